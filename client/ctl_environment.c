@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// ctl_environment: on whose behalf tunectl asks. It has loaded no kernel library itself, so it asks
+// as a worker section, and says which.
+#include <stdio.h>
+#include <string.h>
+
+#include "client/ctl.h"
+#include "client/facts.h"
+#include "client/print.h"
+
+const char *ctl_key(const char *text, char out[KEY_MAX_BYTES])
+{
+    struct key k;
+
+    if (key_parse(text, strlen(text), &k, NULL))
+        return text; // the daemon says what is wrong with it
+    key_print(&k, out);
+    return out;
+}
+
+static void say_facts(const struct rec_fingerprint *rec, struct buf *out)
+{
+    struct fingerprint fp;
+
+    if (fingerprint_from(rec, &fp, NULL))
+        return;
+    for (int i = 0; i < FACT_COUNT; i++)
+        if (fp.value[i][0] && !fact_is_recorded((enum fact)i))
+            buf_printf(out, " %s=%s", fact_name((enum fact)i), fp.value[i]);
+}
+
+static void note(struct ctl *c, const char *who, const struct rec_fingerprint *facts)
+{
+    struct buf b = { 0 };
+
+    say_facts(facts, &b);
+    snprintf(c->environment, sizeof c->environment, "%s:%s", who, b.data ? b.data : " unknown");
+    buf_fini(&b);
+}
+
+static bool ask_as(struct ctl *c, const char *section, int *code)
+{
+    const struct rec_tell_hello *tell;
+    char who[ASKER_AS_MAX_BYTES + 32];
+    struct told told;
+    int r;
+
+    if (strlen(section) >= ASKER_AS_MAX_BYTES) {
+        print_error("--as: a section's name has at most %d bytes", ASKER_AS_MAX_BYTES - 1);
+        *code = CTL_USAGE;
+        return false;
+    }
+    snprintf(c->asker.as, sizeof c->asker.as, "%s", section);
+    r = asker_hello(
+        &c->asker, conn_now_ms() + (c->o.has_timeout ? c->o.opt_timeout : CTL_TIMEOUT_MS), &told);
+    if (r) {
+        *code = ctl_away(c, r);
+        return false;
+    }
+    tell = told.rec;
+    if (tell) {
+        snprintf(who, sizeof who, "worker section %s", section);
+        note(c, who, tell->fingerprint);
+    } else {
+        *code = ctl_refused(c, &told);
+    }
+    told_fini(&told);
+    return c->environment[0] != '\0';
+}
+
+static void ask_as_ourselves(struct ctl *c, const char *why)
+{
+    struct rec_fingerprint facts;
+
+    facts_detect(&c->asker.own);
+    fingerprint_to(&c->asker.own, &facts);
+    note(c, why, &facts);
+}
+
+// The section to ask as: the one that runs `backend` (NULL = any). Several: their names in
+// `names`.
+static const char *only_section(
+    const struct rec_tell_status *status, const char *backend, struct buf *names)
+{
+    const char *found = NULL;
+    size_t n = 0;
+
+    for (size_t i = 0; i < status->workers.n; i++) {
+        const struct rec_worker_row *w = &status->workers.items[i];
+
+        if (backend && strcmp(w->backend, backend) != 0)
+            continue;
+        buf_printf(names, "%s%s", n ? ", " : "", w->section);
+        found = w->section;
+        n++;
+    }
+    return n == 1 ? found : NULL;
+}
+
+static bool choose(struct ctl *c, const struct rec_tell_status *status, const char *backend,
+    bool may_be_any, int *code)
+{
+    struct buf names = { 0 };
+    const char *section = only_section(status, backend, &names);
+    bool ok = true;
+
+    if (section) {
+        ok = ask_as(c, section, code);
+    } else if (names.len && !may_be_any) {
+        print_error(
+            "worker sections %s run it: say which environment is meant with --as", names.data);
+        *code = CTL_USAGE;
+        ok = false;
+    } else if (!names.len) {
+        ask_as_ourselves(c, "this process, for no worker section runs it");
+    } else {
+        snprintf(
+            c->environment, sizeof c->environment, "any of the worker sections %s", names.data);
+    }
+    buf_fini(&names);
+    return ok;
+}
+
+bool ctl_environment(struct ctl *c, const char *key, bool may_be_any, int *code)
+{
+    struct rec_ask_status ask = { 0 };
+    const char *backend = NULL;
+    struct told told;
+    struct key k;
+    bool ok;
+
+    if (c->o.opt_as)
+        return ask_as(c, c->o.opt_as, code);
+    if (key && key_parse(key, strlen(key), &k, NULL) == 0)
+        backend = key_backend(&k);
+    if (!ctl_ask(c, MESSAGE_status, &ask, &told, code))
+        return false;
+    ok = choose(c, told.rec, backend, may_be_any, code);
+    told_fini(&told);
+    return ok;
+}
+
+void ctl_print_environment(const struct ctl *c)
+{
+    if (c->environment[0] && !c->o.opt_json)
+        print_pair("environment", PRINT_DIM, "%s", c->environment);
+}

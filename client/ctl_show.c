@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// ctl_show: commands that only read: status, tables.
+#include <stdio.h>
+#include <string.h>
+
+#include "client/ctl.h"
+#include "client/print.h"
+
+// --- status ---
+
+static enum print_tone state_tone(const char *state)
+{
+    return !strcmp(state, "failed") ? PRINT_BAD : PRINT_PLAIN;
+}
+
+static void show_workers(const struct rec_tell_status *s)
+{
+    static const char *const heads[] = { "WORKER", "BACKEND", "STATE", "PID", "DEVICE", "VERSION" };
+    struct print_table *t = print_table_new(heads, 6);
+
+    for (size_t i = 0; i < s->workers.n; i++) {
+        const struct rec_worker_row *w = &s->workers.items[i];
+        const struct rec_fingerprint *f = w->fingerprint;
+
+        print_cell(t, PRINT_PLAIN, "%s", w->section);
+        print_cell(t, PRINT_PLAIN, "%s", w->backend);
+        print_cell(t, state_tone(w->state), "%s", w->state);
+        if (w->pid)
+            print_cell(t, PRINT_PLAIN, "%llu", (unsigned long long)w->pid);
+        else
+            print_cell(t, PRINT_PLAIN, "-");
+        print_cell(t, PRINT_PLAIN, "%s", f && f->device ? f->device : "-");
+        print_cell(t, w->detail ? PRINT_BAD : PRINT_PLAIN, "%s",
+            w->detail            ? w->detail
+            : f && f->onednn     ? f->onednn
+            : f && f->cublaslt   ? f->cublaslt
+            : f && f->cudnn      ? f->cudnn
+            : f && f->flashinfer ? f->flashinfer
+                                 : "-");
+    }
+    print_table_end(t);
+}
+
+static void show_sweeps(const struct rec_tell_status *s)
+{
+    static const char *const heads[] = { "SWEEP", "WORKER", "DONE", "ASKED", "WHY", "PROBLEM" };
+    struct print_table *t = print_table_new(heads, 6);
+
+    for (size_t i = 0; i < s->sweeps.n; i++) {
+        const struct rec_sweep_row *row = &s->sweeps.items[i];
+
+        print_cell(t, PRINT_PLAIN, "%s", row->phase);
+        print_cell(t, PRINT_PLAIN, "%s", row->worker ? row->worker : "-");
+        if (REC_HAS(row, sweep_row, total))
+            print_cell(t, PRINT_PLAIN, "%llu/%llu", (unsigned long long)row->done,
+                (unsigned long long)row->total);
+        else
+            print_cell(t, PRINT_PLAIN, "-");
+        print_cell(t, PRINT_PLAIN, "%llu", (unsigned long long)row->asked);
+        print_cell(t, PRINT_PLAIN, "%s", row->why ? row->why : "-");
+        print_cell(t, PRINT_PLAIN, "%s", row->key);
+    }
+    print_table_end(t);
+}
+
+static void show_faults(const struct rec_tell_status *s)
+{
+    for (size_t i = 0; i < s->stale.n; i++) {
+        const struct rec_stale_row *row = &s->stale.items[i];
+
+        print_pair("orphaned", PRINT_BAD, "%s\n%s\nasked for %llu times; cure: %s", row->file,
+            row->facts, (unsigned long long)row->asked, row->command);
+    }
+    for (size_t i = 0; i < s->refused.n; i++)
+        print_pair("not used", PRINT_BAD, "%s: %s", s->refused.items[i].file,
+            s->refused.items[i].sentence);
+}
+
+static void show_counters(const struct rec_tell_status *s)
+{
+    static const char *const heads[] = { "COUNTER", "VALUE" };
+    struct print_table *t = print_table_new(heads, 2);
+
+    for (size_t i = 0; i < s->counters.n; i++) {
+        print_cell(t, PRINT_PLAIN, "%s", s->counters.items[i].name);
+        print_cell(t, PRINT_PLAIN, "%llu", (unsigned long long)s->counters.items[i].value);
+    }
+    print_table_end(t);
+}
+
+static void show_status(const struct rec_tell_status *s)
+{
+    char up[48];
+
+    print_duration((double)s->uptime_s, up, sizeof up);
+    print_pair("tacticd", PRINT_STRONG, "%s, process %llu, up %s", s->version,
+        (unsigned long long)s->pid, up);
+    print_pair("answers", PRINT_PLAIN, "%llu entries in %llu tables, %llu deny rules",
+        (unsigned long long)s->entries, (unsigned long long)s->tables,
+        (unsigned long long)s->denied);
+    print_pair("sweeping", PRINT_PLAIN, "%s", s->sweeping);
+    print_pair("queued", PRINT_PLAIN, "%llu problems", (unsigned long long)s->queued);
+    show_faults(s);
+    show_workers(s);
+    show_sweeps(s);
+    show_counters(s);
+}
+
+int ctl_status(struct ctl *c)
+{
+    struct rec_ask_status ask = { 0 };
+    struct told told;
+    int code;
+
+    if (c->o.opt_counters)
+        REC_SET(&ask, ask_status, counters, true);
+    if (!ctl_ask(c, MESSAGE_status, &ask, &told, &code))
+        return code;
+    if (c->o.opt_json)
+        ctl_print_raw(&told);
+    else
+        show_status(told.rec);
+    told_fini(&told);
+    return CTL_DONE;
+}
+
+// --- tables ---
+
+static void show_tables(const struct rec_tell_tables *tell)
+{
+    static const char *const heads[] = { "LAYER", "MODEL", "LAYOUT", "DEVICE", "ENTRIES",
+        "CONFIRMED", "DEFAULT", "FILE" };
+    struct print_table *t = print_table_new(heads, 8);
+
+    for (size_t i = 0; i < tell->tables.n; i++) {
+        const struct rec_table_row *row = &tell->tables.items[i];
+
+        print_cell(t, PRINT_PLAIN, "%s", row->layer);
+        print_cell(t, PRINT_PLAIN, "%s", row->model);
+        print_cell(t, PRINT_PLAIN, "%s", row->layout ? row->layout : "-");
+        print_cell(t, PRINT_PLAIN, "%s", row->device ? row->device : "-");
+        print_cell(t, PRINT_PLAIN, "%llu", (unsigned long long)row->entries);
+        print_cell(t, PRINT_PLAIN, "%llu", (unsigned long long)row->confirmed);
+        print_cell(t, PRINT_PLAIN, "%llu", (unsigned long long)row->defaults);
+        print_cell(t, PRINT_PLAIN, "%s", row->file);
+    }
+    print_table_end(t);
+    if (!tell->tables.n)
+        print_line(PRINT_PLAIN, "no tables");
+    if (tell->more)
+        print_line(PRINT_PLAIN, "and %llu more", (unsigned long long)tell->more);
+    for (size_t i = 0; i < tell->refused.n; i++)
+        print_pair("not used", PRINT_BAD, "%s: %s", tell->refused.items[i].file,
+            tell->refused.items[i].sentence);
+}
+
+int ctl_tables(struct ctl *c)
+{
+    struct rec_ask_tables ask = { .model = c->o.opt_model };
+    struct told told;
+    int code;
+
+    if (!ctl_ask(c, MESSAGE_tables, &ask, &told, &code))
+        return code;
+    if (c->o.opt_json)
+        ctl_print_raw(&told);
+    else
+        show_tables(told.rec);
+    told_fini(&told);
+    return CTL_DONE;
+}

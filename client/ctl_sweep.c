@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// ctl_sweep: commands that queue problems: sweep and want. With --wait sweep stays and watches; the
+// daemon does the work whether or not somebody watches.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/ctl.h"
+#include "client/ctl_watch.h"
+#include "client/print.h"
+
+#define WATCH_MS    1000 // one look at the queue
+#define ADMIN_CLASS "admin"
+#define STATUS_ROWS 64 // sweeps that a status names
+
+// Keys of the command line in canonical text.
+struct keys {
+    char text[512][KEY_MAX_BYTES];
+    const char *items[512];
+    size_t n;
+};
+_Static_assert(sizeof((struct keys *)0)->text / KEY_MAX_BYTES == 512, "as many as ctl.def allows");
+
+static struct keys *take_keys(const struct ctl *c)
+{
+    struct keys *k = calloc(1, sizeof *k);
+
+    if (!k)
+        print_error("out of memory");
+    for (size_t i = 0; k && i < c->n_args; i++)
+        k->items[k->n++] = ctl_key(c->args[i], k->text[i]);
+    return k;
+}
+
+static bool is_clear(const struct ctl *c)
+{
+    if (!c->o.opt_recipe == !c->n_args) {
+        print_error("name problems, or a recipe with --recipe");
+        return false;
+    }
+    if (c->o.opt_layout && !c->o.opt_recipe) {
+        print_error("--layout belongs to --recipe");
+        return false;
+    }
+    return true;
+}
+
+// --- the outcome ---
+
+// Shows how one problem ended; true if it is answered.
+static bool show_end(struct ctl *c, struct print_table *t, const char *key)
+{
+    struct rec_ask_explain ask = { .key = key };
+    const struct rec_tell_explain *tell;
+    const struct rec_tell_lookup *a;
+    struct told told;
+    bool is_answered;
+    int code;
+
+    if (!ctl_ask(c, MESSAGE_explain, &ask, &told, &code))
+        return false;
+    tell = told.rec;
+    a = tell->answer;
+    is_answered = !a->kind || strcmp(a->kind, "miss") != 0;
+    if (!is_answered)
+        print_cell(t, PRINT_BAD, "%s", a->reason ? a->reason : "miss");
+    else if (a->tactic)
+        print_cell(t, PRINT_GOOD, "hit");
+    else
+        print_cell(t, PRINT_GOOD, "default");
+    if (is_answered && REC_HAS(a, tell_lookup, gain) && a->tactic)
+        print_cell(t, PRINT_PLAIN, "%.1f %%", a->gain * 100);
+    else
+        print_cell(t, PRINT_PLAIN, "-");
+    print_cell(t, PRINT_PLAIN, "%s",
+        is_answered     ? a->name ? a->name : "the library's own pick"
+        : tell->history ? tell->history
+                        : "-");
+    print_cell(t, PRINT_PLAIN, "%s", tell->key);
+    told_fini(&told);
+    return is_answered;
+}
+
+static int show_keys(struct ctl *c, const struct keys *keys)
+{
+    static const char *const heads[] = { "ANSWER", "GAIN", "TACTIC", "PROBLEM" };
+    struct print_table *t = print_table_new(heads, 4);
+    size_t answered = 0;
+
+    for (size_t i = 0; i < keys->n; i++)
+        answered += show_end(c, t, keys->items[i]);
+    if (c->o.opt_json)
+        print_table_drop(t);
+    else
+        print_table_end(t);
+    return answered == keys->n ? CTL_DONE : CTL_MISS;
+}
+
+static int show_recipe(struct ctl *c)
+{
+    struct rec_ask_table ask = { .recipe = c->o.opt_recipe, .layout = c->o.opt_layout };
+    const struct rec_tell_table *tell;
+    struct told told;
+    int code;
+
+    if (!ctl_ask(c, MESSAGE_table, &ask, &told, &code))
+        return code;
+    tell = told.rec;
+    code = tell->covered == tell->total ? CTL_DONE : CTL_MISS;
+    if (!c->o.opt_json)
+        print_pair("answered", code ? PRINT_BAD : PRINT_GOOD, "%llu of %llu problems",
+            (unsigned long long)tell->covered, (unsigned long long)tell->total);
+    told_fini(&told);
+    return code;
+}
+
+// --- waiting ---
+
+struct vigil {
+    uint64_t since, begun_ms;
+    uint64_t total, left;
+    char what[128]; // what is being swept
+};
+
+// Problems that an admin queued and that are not done. A status names the most urgent first; where
+// there are more than it names, all that wait count.
+static uint64_t count_left(const struct rec_tell_status *s, struct vigil *v)
+{
+    uint64_t n = 0;
+
+    v->what[0] = '\0';
+    for (size_t i = 0; i < s->sweeps.n; i++) {
+        const struct rec_sweep_row *row = &s->sweeps.items[i];
+
+        if (!row->why || strcmp(row->why, ADMIN_CLASS) != 0)
+            continue;
+        if (!n && row->total)
+            snprintf(v->what, sizeof v->what, "%s %llu/%llu %s", row->phase,
+                (unsigned long long)row->done, (unsigned long long)row->total, row->key);
+        else if (!n)
+            snprintf(v->what, sizeof v->what, "%s %s", row->phase, row->key);
+        n++;
+    }
+    if (s->sweeps.n >= STATUS_ROWS && s->queued > n)
+        n = s->queued;
+    return n < v->total ? n : v->total;
+}
+
+static void show_progress(const struct vigil *v)
+{
+    uint64_t done = v->total - v->left;
+    double seconds = (double)(conn_now_ms() - v->begun_ms) / 1000;
+
+    print_progress(done, v->total, done ? seconds / (double)done * (double)v->left : -1, v->what);
+}
+
+// One look: news, then the queue. False when waiting is over; `*code` says why.
+static bool look(struct ctl *c, struct vigil *v, int *code)
+{
+    struct rec_ask_status ask = { 0 };
+    const struct rec_tell_watch *news;
+    struct told told;
+    int r = ctl_next_news(c, &v->since, false, WATCH_MS, &told);
+
+    if (r || !told.rec) {
+        *code = r ? ctl_away(c, r) : ctl_refused(c, &told);
+        if (!r)
+            told_fini(&told);
+        return false;
+    }
+    news = told.rec;
+    for (size_t i = 0; i < news->events.n && !c->o.opt_json && !print_is_live(); i++)
+        if (news->events.items[i].key && !ctl_is_step(&news->events.items[i]))
+            ctl_show_event(&news->events.items[i]);
+    told_fini(&told);
+    if (!ctl_ask(c, MESSAGE_status, &ask, &told, code))
+        return false;
+    v->left = count_left(told.rec, v);
+    told_fini(&told);
+    if (!c->o.opt_json)
+        show_progress(v);
+    return v->left > 0;
+}
+
+static int stay(struct ctl *c, const struct keys *keys, struct vigil *v)
+{
+    int code = CTL_DONE;
+
+    v->begun_ms = conn_now_ms();
+    v->left = v->total;
+    if (v->left && !c->o.opt_json)
+        show_progress(v);
+    while (v->left && look(c, v, &code))
+        ;
+    print_progress_end();
+    if (code == CTL_STOPPED)
+        print_error("interrupted; the sweep goes on: tunectl watch shows it");
+    if (code != CTL_DONE)
+        return code;
+    if (!asker_digest(&c->asker)) {
+        if (!c->o.opt_json)
+            print_pair("done", PRINT_GOOD, "nothing is queued any more");
+        return CTL_DONE;
+    }
+    return keys->n ? show_keys(c, keys) : show_recipe(c);
+}
+
+// --- the commands ---
+
+// tell_want and tell_sweep have the same fields.
+static void show_queued(
+    uint64_t total, uint64_t known, uint64_t queued, uint64_t refused, const char *detail)
+{
+    print_pair("queued", queued ? PRINT_GOOD : PRINT_PLAIN, "%llu of %llu problems",
+        (unsigned long long)queued, (unsigned long long)total);
+    if (known)
+        print_pair(
+            "known", PRINT_PLAIN, "%llu; --force sweeps them again", (unsigned long long)known);
+    if (refused)
+        print_pair("refused", PRINT_BAD, "%llu: %s", (unsigned long long)refused,
+            detail && detail[0] ? detail : "no reason given");
+}
+
+static int sweep(struct ctl *c, const struct keys *keys)
+{
+    struct rec_ask_sweep ask = { .recipe = c->o.opt_recipe, .layout = c->o.opt_layout };
+    const struct rec_tell_sweep *tell;
+    struct vigil v = { 0 };
+    struct told told;
+    int code;
+
+    ask.keys = (struct record_strs){ (const char **)keys->items, keys->n };
+    if (c->o.opt_force)
+        REC_SET(&ask, ask_sweep, force, true);
+    if (!ctl_environment(c, keys->n ? keys->items[0] : NULL, true, &code))
+        return code;
+    if (c->o.opt_wait) { // news from before the first of ours
+        int r = ctl_next_news(c, &v.since, true, 0, &told);
+
+        if (r)
+            return ctl_away(c, r);
+        told_fini(&told);
+    }
+    if (!ctl_ask(c, MESSAGE_sweep, &ask, &told, &code))
+        return code;
+    tell = told.rec;
+    v.total = tell->queued;
+    code = tell->refused ? CTL_MISS : CTL_DONE;
+    if (c->o.opt_json)
+        ctl_print_raw(&told);
+    else
+        show_queued(tell->total, tell->known, tell->queued, tell->refused, tell->detail);
+    ctl_print_environment(c);
+    told_fini(&told);
+    if (!c->o.opt_wait)
+        return code;
+    return stay(c, keys, &v);
+}
+
+int ctl_sweep(struct ctl *c)
+{
+    struct keys *keys = is_clear(c) ? take_keys(c) : NULL;
+    int code = keys ? sweep(c, keys) : CTL_USAGE;
+
+    free(keys);
+    return code;
+}
+
+static int want(struct ctl *c, const struct keys *keys)
+{
+    struct rec_ask_want ask = { .recipe = c->o.opt_recipe, .layout = c->o.opt_layout };
+    const struct rec_tell_want *tell;
+    struct told told;
+    int code;
+
+    ask.keys = (struct record_strs){ (const char **)keys->items, keys->n };
+    if (!ctl_environment(c, keys->n ? keys->items[0] : NULL, false, &code) ||
+        !ctl_ask(c, MESSAGE_want, &ask, &told, &code))
+        return code;
+    tell = told.rec;
+    code = tell->refused ? CTL_MISS : CTL_DONE;
+    if (c->o.opt_json)
+        ctl_print_raw(&told);
+    else
+        show_queued(tell->total, tell->known, tell->queued, tell->refused, tell->detail);
+    ctl_print_environment(c);
+    told_fini(&told);
+    return code;
+}
+
+int ctl_want(struct ctl *c)
+{
+    struct keys *keys = is_clear(c) ? take_keys(c) : NULL;
+    int code = keys ? want(c, keys) : CTL_USAGE;
+
+    free(keys);
+    return code;
+}

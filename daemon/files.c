@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// files: see files.h.
+#include "daemon/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILES_MAX_LISTED 65536
+
+static int fail(struct diag *d, const char *path, const char *what)
+{
+    int e = errno;
+
+    diag_file(d, path);
+    diag_set(d, NULL, "%s: %s", what, strerror(e));
+    return -e;
+}
+
+static int read_all(int fd, char *text, size_t size, size_t *len)
+{
+    *len = 0;
+    while (*len < size) {
+        ssize_t n = read(fd, text + *len, size - *len);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        if (n == 0)
+            break;
+        *len += (size_t)n;
+    }
+    return 0;
+}
+
+int files_read(const char *path, char **text, size_t *len, struct diag *d)
+{
+    // O_NONBLOCK so that a FIFO in a tables directory cannot hang us; it is refused just below.
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = 0;
+    struct stat st;
+
+    *text = NULL;
+    if (fd < 0)
+        return fail(d, path, "cannot open");
+    if (fstat(fd, &st) < 0) {
+        r = fail(d, path, "cannot stat");
+    } else if (!S_ISREG(st.st_mode)) {
+        errno = EINVAL;
+        r = fail(d, path, "not a regular file");
+    } else if (st.st_size > (off_t)FILES_MAX_BYTES) {
+        errno = EFBIG;
+        r = fail(d, path, "larger than 16 MiB");
+    } else if (!(*text = malloc((size_t)st.st_size + 1))) {
+        r = fail(d, path, "cannot read");
+    } else if (read_all(fd, *text, (size_t)st.st_size, len) < 0) {
+        r = fail(d, path, "cannot read");
+        free(*text);
+        *text = NULL;
+    } else {
+        (*text)[*len] = '\0';
+    }
+    close(fd);
+    return r;
+}
+
+static int write_all(int fd, const char *bytes, size_t len)
+{
+    while (len) {
+        ssize_t n = write(fd, bytes, len);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        bytes += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+// "dir/.name.tmp": hidden and without the suffix that loaders look for. One writer a directory (the
+// daemon's lock), so the name needs no randomness and a leftover of a crash is simply overwritten.
+static int temp_name(const char *path, char *out, size_t out_bytes)
+{
+    const char *slash = strrchr(path, '/');
+    int dir = slash ? (int)(slash - path) + 1 : 0;
+    int n = snprintf(out, out_bytes, "%.*s.%s.tmp", dir, path, path + dir);
+
+    errno = ENAMETOOLONG;
+    return n < 0 || (size_t)n >= out_bytes ? -1 : 0;
+}
+
+static int sync_dir_of(const char *path)
+{
+    char dir[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    int fd, r;
+
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    fd = open(dir[0] ? dir : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    r = fsync(fd);
+    close(fd);
+    return r;
+}
+
+int files_write(const char *path, const void *bytes, size_t len, struct diag *d)
+{
+    char temp[PATH_MAX];
+    int fd, r = 0;
+
+    if (temp_name(path, temp, sizeof temp) < 0)
+        return fail(d, path, "cannot write");
+    fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return fail(d, path, "cannot write");
+    if (write_all(fd, bytes, len) < 0 || fsync(fd) < 0)
+        r = fail(d, path, "cannot write");
+    if (close(fd) < 0 && !r)
+        r = fail(d, path, "cannot write");
+    if (!r && rename(temp, path) < 0)
+        r = fail(d, path, "cannot rename into place");
+    if (r)
+        unlink(temp);
+    else if (sync_dir_of(path) < 0)
+        r = fail(d, path, "cannot sync its directory");
+    return r;
+}
+
+int files_mkdirs(const char *path)
+{
+    char part[PATH_MAX];
+    size_t len = strlen(path);
+
+    if (len == 0 || len >= sizeof part)
+        return len ? -ENAMETOOLONG : -EINVAL;
+    for (size_t i = 1; i <= len; i++) {
+        if (i < len && path[i] != '/')
+            continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (mkdir(part, 0755) < 0 && errno != EEXIST)
+            return -errno;
+    }
+    return 0;
+}
+
+struct list {
+    char **paths;
+    size_t n, cap;
+    const char *suffix;
+};
+
+static int list_add(struct list *l, const char *path)
+{
+    if (l->n >= FILES_MAX_LISTED)
+        return -EOVERFLOW;
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? l->cap * 2 : 64;
+        char **grown = realloc(l->paths, cap * sizeof *grown);
+
+        if (!grown)
+            return -ENOMEM;
+        l->paths = grown;
+        l->cap = cap;
+    }
+    l->paths[l->n] = strdup(path);
+    return l->paths[l->n] ? (l->n++, 0) : -ENOMEM;
+}
+
+static bool has_suffix(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), s = strlen(suffix);
+
+    return n > s && name[0] != '.' && !strcmp(name + n - s, suffix);
+}
+
+static int list_dir(struct list *l, const char *dir, int deep)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    int r = 0;
+
+    if (!d)
+        return errno == ENOENT || errno == ENOTDIR ? 0 : -errno;
+    while (!r && (e = readdir(d))) {
+        char path[PATH_MAX];
+        struct stat st;
+
+        if (e->d_name[0] == '.' ||
+            snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= (int)sizeof path)
+            continue;
+        if (stat(path, &st) < 0)
+            continue;
+        if (S_ISDIR(st.st_mode) && deep)
+            r = list_dir(l, path, 0);
+        else if (!S_ISDIR(st.st_mode) && has_suffix(e->d_name, l->suffix))
+            r = list_add(l, path);
+    }
+    closedir(d);
+    return r;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int files_list(const char *dir, const char *suffix, int deep, char ***paths, size_t *n)
+{
+    struct list l = { .suffix = suffix };
+    int r = list_dir(&l, dir, deep);
+
+    if (r) {
+        files_list_free(l.paths, l.n);
+        *paths = NULL;
+        *n = 0;
+        return r;
+    }
+    if (l.n)
+        qsort(l.paths, l.n, sizeof *l.paths, by_text);
+    *paths = l.paths;
+    *n = l.n;
+    return 0;
+}
+
+void files_list_free(char **paths, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(paths[i]);
+    free(paths);
+}
+
+int files_set_aside(const char *path, char *out, size_t out_bytes)
+{
+    struct stat st;
+
+    for (int i = 1; i < 1000; i++) {
+        snprintf(out, out_bytes, "%s.refused-%d", path, i);
+        if (lstat(out, &st) < 0 && errno == ENOENT)
+            return rename(path, out) < 0 ? -errno : 0;
+    }
+    return -EEXIST;
+}

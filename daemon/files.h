@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// files: the disk, blocking, for the thread pool and for start-up before the loop runs. Never
+// called on the loop. A write is a temporary file, fsync, rename, fsync of the directory: at any
+// instant the old or the new content stands under the name, whole.
+#pragma once
+#include <stddef.h>
+
+#include "proto/diag.h"
+
+#define FILES_MAX_BYTES (16u * 1024u * 1024u) // larger files are refused before they are read
+
+// Reads a whole regular file; `*text` has `*len` bytes and a NUL, owned by the caller. Returns 0 or
+// -errno (-EFBIG beyond the bound) with `d` filled.
+int files_read(const char *path, char **text, size_t *len, struct diag *d);
+// Returns 0 or -errno with `d` filled; the temporary file is gone in both cases.
+int files_write(const char *path, const void *bytes, size_t len, struct diag *d);
+// Creates a directory and its parents, mode 0755 under the umask. Returns 0 or -errno.
+int files_mkdirs(const char *path);
+// Names of regular files in `dir` (and one folder down if `deep`) that end in `suffix`, as full
+// paths, sorted. A missing directory is an empty list. Returns 0 or -errno; free with
+// files_list_free.
+int files_list(const char *dir, const char *suffix, int deep, char ***paths, size_t *n);
+void files_list_free(char **paths, size_t n);
+// Moves a file that is in the way aside, to "<path>.refused-<n>". Returns 0 or -errno; `out` gets
+// the name.
+int files_set_aside(const char *path, char *out, size_t out_bytes);

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+// handlers: dispatch, the lookup walk, hello, and what the handlers files share. See handlers.h.
+#include "daemon/handlers.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/call.h"
+#include "daemon/log.h"
+#include "proto/record.h"
+
+#define HANDLERS_KEY_SHOWN 200 // bytes of a bad key that are repeated in its answer
+
+// --- answering ---
+
+static void send_record(struct handlers *h, const struct server_peer *to, enum status status,
+    enum kind kind, const struct record_type *type, const void *record, const char *attachment,
+    size_t attachment_len)
+{
+    struct server_reply reply = { .status = status,
+        .kind = kind,
+        .generation = store_generation(h->store)->number,
+        .attachment = attachment,
+        .attachment_len = attachment_len };
+    struct buf body = { 0 };
+
+    if (record_encode(type, record, &body)) {
+        // Only our own records come here: a failure is exhaustion or a number JSON cannot hold.
+        static const char sorry[] = "{\"sentence\":\"the reply could not be encoded\"}";
+
+        reply.status = STATUS_FAILED;
+        reply.attachment = NULL;
+        reply.body[0] = sorry;
+        reply.body_len[0] = sizeof sorry - 1;
+    } else {
+        reply.body[0] = body.data;
+        reply.body_len[0] = body.len;
+    }
+    ++*stats_replies(h->stats, reply.status);
+    server_send(h->server, to, &reply);
+    buf_fini(&body);
+}
+
+void handlers_tell(struct handlers *h, const struct server_peer *to, const void *tell,
+    const char *attachment, size_t attachment_len)
+{
+    send_record(h, to, STATUS_OK, KIND_NONE, wire_message(to->message)->tell, tell, attachment,
+        attachment_len);
+}
+
+void call_tell(struct call *c, const void *tell)
+{
+    handlers_tell(c->h, &c->request->peer, tell, NULL, 0);
+}
+
+static void trouble(struct handlers *h, const struct server_peer *to, enum status status,
+    const char *field, const char *fmt, va_list ap)
+{
+    char sentence[512];
+    struct rec_trouble rec = { .sentence = sentence, .field = field && field[0] ? field : NULL };
+
+    vsnprintf(sentence, sizeof sentence, fmt, ap);
+    send_record(h, to, status, KIND_NONE, &rec_type_trouble, &rec, NULL, 0);
+}
+
+void handlers_trouble(struct handlers *h, const struct server_peer *to, enum status status,
+    const char *field, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    trouble(h, to, status, field, fmt, ap);
+    va_end(ap);
+}
+
+void call_trouble(struct call *c, enum status status, const char *field, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    trouble(c->h, &c->request->peer, status, field, fmt, ap);
+    va_end(ap);
+}
+
+struct store_asker *call_asker(struct call *c)
+{
+    struct store_asker *asker = store_asker(c->h->store, c->request->digest);
+
+    if (!asker) {
+        call_trouble(c, STATUS_NEED_HELLO, NULL, "%s", status_doc(STATUS_NEED_HELLO));
+    }
+    return asker;
+}
+
+bool call_key(struct call *c, const char *text, const char *field, struct key *out)
+{
+    struct diag d = { 0 };
+
+    if (key_parse(text, strlen(text), out, &d) == 0)
+        return true;
+    call_trouble(c, STATUS_BAD_FIELD, field, "%s%s%s", d.field, d.field[0] ? ": " : "", d.sentence);
+    return false;
+}
+
+// --- lookup ---
+
+static const char *take_text(struct arena *a, const char *text)
+{
+    return arena_copy(a, text, strlen(text));
+}
+
+// The command that sweeps a problem, or the whole table it belongs to.
+static const char *sweep_command(const struct store_table *t, const char *key, struct arena *a)
+{
+    char text[KEY_MAX_BYTES + 64];
+    const struct rec_table_header *h = t ? &t->table->header : NULL;
+
+    if (!h || !strcmp(h->model, TABLE_ADHOC))
+        snprintf(text, sizeof text, "tunectl sweep '%s'", key);
+    else
+        snprintf(text, sizeof text, "tunectl sweep --recipe %.200s%s%.200s", h->model,
+            h->layout && h->layout[0] ? " --layout " : "", h->layout ? h->layout : "");
+    return take_text(a, text);
+}
+
+static void tell_differences(const struct fingerprint *asker, const struct store_answer *found,
+    struct rec_tell_lookup *out, struct arena *a)
+{
+    struct rec_difference *rows = arena_take(a, FACT_COUNT * sizeof *rows);
+    const struct facts *have = &found->orphan->table->fingerprint;
+
+    if (!rows)
+        return;
+    for (int i = 0; i < FACT_COUNT; i++) {
+        if (!(found->differs >> i & 1))
+            continue;
+        rows[out->differs.n++] = (struct rec_difference){ .fact = fact_name((enum fact)i),
+            .have = have->value[i][0] ? have->value[i] : "unknown",
+            .want = asker->value[i][0] ? asker->value[i] : "unknown" };
+    }
+    out->differs.items = rows;
+}
+
+// One warning for a table that a version change orphaned; afterwards it is counted only.
+static void warn_stale(
+    struct handlers *h, const struct store_answer *found, const struct rec_tell_lookup *out)
+{
+    struct store_table *t = found->orphan;
+    size_t len = 0;
+
+    if (t->asked_stale++)
+        return;
+    for (size_t i = 0; i < out->differs.n && len < sizeof t->stale_facts; i++)
+        len += (size_t)snprintf(t->stale_facts + len, sizeof t->stale_facts - len,
+            "%s%s have=%s want=%s", i ? "; " : "", out->differs.items[i].fact,
+            out->differs.items[i].have, out->differs.items[i].want);
+    snprintf(t->stale_command, sizeof t->stale_command, "%s", out->command);
+    log_warning("stale table: its entries were swept under other versions",
+        "file=%s facts=%s cure=%s", t->file, t->stale_facts, t->stale_command);
+    h->hooks.event(h->hooks.ctx, "stale", out->key, t->stale_facts);
+}
+
+static void tell_wanted(enum wanted wanted, const struct wanted_outcome *outcome,
+    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a)
+{
+    bool was_plain = found->reason == REASON_unseeded && !found->unknown;
+
+    switch (wanted) {
+    case WANTED_QUEUED:
+        out->next = "queued: a worker sweeps it in the background";
+        break;
+    case WANTED_SWEEPING:
+        out->next = "a worker sweeps it now";
+        if (was_plain)
+            found->reason = REASON_sweeping;
+        if (outcome->eta_s)
+            REC_SET(out, tell_lookup, eta_s, outcome->eta_s);
+        break;
+    case WANTED_PAUSED:
+        out->next = take_text(a, outcome->sentence);
+        if (was_plain)
+            found->reason = REASON_paused;
+        break;
+    case WANTED_UNSWEEPABLE:
+        out->next = take_text(a, outcome->sentence);
+        if (was_plain)
+            found->reason = REASON_unsweepable;
+        break;
+    case WANTED_PARKED:
+    case WANTED_FULL:
+        out->next = take_text(a, outcome->sentence);
+        break;
+    }
+}
+
+// Notes a miss and says what happens next. Constant time but for the queue's own bound.
+static void note_miss(struct handlers *h, const struct fingerprint *fp, struct store_answer *found,
+    struct rec_tell_lookup *out, struct arena *a, unsigned uid)
+{
+    const struct rec_table_header *header = found->table ? &found->table->table->header : NULL;
+    bool adhoc = !header || !strcmp(header->model, TABLE_ADHOC);
+    struct wanted_problem p = { .key = found->key,
+        .fingerprint = fp,
+        .class = WANTED_MISS,
+        .uid = uid,
+        .model = adhoc ? NULL : header->model,
+        .layout = adhoc ? NULL : header->layout };
+    struct wanted_outcome outcome = { 0 };
+    struct ladder loose;
+    uint64_t bucket;
+
+    if (!found->table) { // nobody's ladder maps it: it becomes a loose problem
+        ladder_adhoc(&loose);
+        if (ladder_map(&loose, key_tokens(&p.key), &bucket) == 0)
+            key_set_tokens(&p.key, bucket);
+    }
+    tell_wanted(h->hooks.want(h->hooks.ctx, &p, &outcome), &outcome, found, out, a);
+    out->command =
+        take_text(a, sweep_command(found->orphan ? found->orphan : found->table, out->key, a));
+}
+
+static void tell_miss(struct handlers *h, struct store_asker *asker, const char *key, size_t len,
+    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, unsigned uid)
+{
+    const struct fingerprint *fp = store_asker_fingerprint(asker);
+    char text[KEY_MAX_BYTES];
+
+    out->kind = "miss";
+    if (!found->has_key) {
+        // The bytes may be anything; what is repeated must be a JSON string.
+        snprintf(text, sizeof text, "%.*s",
+            (int)(len < HANDLERS_KEY_SHOWN ? len : HANDLERS_KEY_SHOWN), key);
+        for (char *c = text; *c; c++)
+            if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e)
+                *c = '?';
+        out->key = take_text(a, text);
+        snprintf(text, sizeof text, "%s%s%s", found->diag.field, found->diag.field[0] ? ": " : "",
+            found->diag.sentence);
+        out->detail = take_text(a, text);
+        out->next = "use your library's default";
+    } else {
+        key_print(&found->key, text);
+        out->key = take_text(a, text);
+        if (found->orphan)
+            tell_differences(fp, found, out, a);
+        if (found->orphan)
+            out->orphan = found->orphan->file;
+        if (found->reason == REASON_off_ladder)
+            out->next = "use your library's default: a larger ladder would have to be swept";
+        else
+            note_miss(h, fp, found, out, a, uid);
+        if (found->reason == REASON_stale)
+            warn_stale(h, found, out);
+    }
+    out->reason = reason_name(found->reason);
+    if (!out->detail)
+        out->detail = reason_doc(found->reason);
+    ++*stats_misses(h->stats, found->reason);
+}
+
+void handlers_answer(struct handlers *h, struct store_asker *asker, const char *key, size_t len,
+    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, unsigned uid)
+{
+    memset(out, 0, sizeof *out);
+    if (found->kind == KIND_MISS) {
+        tell_miss(h, asker, key, len, found, out, a, uid);
+        return;
+    }
+    // The entry's text was decoded when its table was read; it decodes again.
+    record_decode(&rec_type_tell_lookup, found->entry->text, found->entry->text_len, RECORD_LENIENT,
+        out, a, NULL);
+    out->kind = found->kind == KIND_HIT ? "hit" : "default";
+    out->layer = layer_name(found->table->layer);
+    out->file = found->table->file;
+    REC_SET(out, tell_lookup, line, found->entry->line);
+}
+
+// The answer is the entry's stored text with its place put before the closing brace: three copies,
+// no encoding.
+static void send_entry(struct call *c, const struct store_answer *found)
+{
+    char line[16];
+    int digits = snprintf(line, sizeof line, "%u}", found->entry->line);
+    struct stats *stats = c->h->stats;
+    struct server_reply reply = { .status = STATUS_OK,
+        .kind = found->kind,
+        .generation = store_generation(c->h->store)->number,
+        .body = { found->entry->text, found->table->suffix, line },
+        .body_len = { found->entry->text_len - 1u, found->table->suffix_len, (size_t)digits } };
+
+    ++*(found->kind == KIND_HIT ? stats_hits(stats, found->table->layer) : &stats->defaults);
+    stats->replies_OK++;
+    server_send(c->h->server, &c->request->peer, &reply);
+}
+
+static unsigned asking_uid(const struct server_request *r)
+{
+    unsigned uid = UINT32_MAX, pid;
+
+    server_credentials(r, &uid, &pid);
+    return uid;
+}
+
+void on_lookup(struct call *c)
+{
+    const struct server_request *r = c->request;
+    struct rec_tell_lookup tell;
+    struct store_answer found;
+    struct store_asker *asker = call_asker(c);
+
+    if (!asker)
+        return;
+    if (r->job_len) {
+        call_trouble(c, STATUS_UNSUPPORTED, "job",
+            "lookups of a job are not supported yet; leave the job empty");
+        return;
+    }
+    store_find(c->h->store, asker, r->body, r->body_len, &found);
+    if (found.kind != KIND_MISS) {
+        send_entry(c, &found);
+        return;
+    }
+    handlers_answer(c->h, asker, r->body, r->body_len, &found, &tell, c->a, asking_uid(r));
+    send_record(c->h, &r->peer, STATUS_OK, KIND_MISS, &rec_type_tell_lookup, &tell, NULL, 0);
+}
+
+void on_hello(struct call *c)
+{
+    const struct rec_ask_hello *ask = c->ask;
+    struct rec_fingerprint facts;
+    struct fingerprint fp;
+    struct diag d = { 0 };
+    char digest[17];
+    int at = ask->as ? sections_named(c->h->sections, ask->as) : SECTIONS_NONE;
+
+    if (!ask->as == !ask->fingerprint) {
+        call_trouble(c, STATUS_BAD_FIELD, "fingerprint",
+            "give either a fingerprint or the name of a worker section");
+        return;
+    }
+    if (ask->as && (at == SECTIONS_NONE || !c->h->sections->row[at].has_hello)) {
+        call_trouble(c, STATUS_NOT_FOUND, "as", "worker section '%.60s' %s", ask->as,
+            at == SECTIONS_NONE ? "is not configured" : "has not said hello yet");
+        return;
+    }
+    if (ask->as)
+        fp = c->h->sections->row[at].fingerprint;
+    else if (fingerprint_from(ask->fingerprint, &fp, &d)) {
+        call_trouble(c, STATUS_BAD_FIELD, d.field, "%s", d.sentence);
+        return;
+    }
+    if (!store_hello(c->h->store, &fp)) {
+        call_trouble(c, STATUS_FAILED, NULL, "out of memory");
+        return;
+    }
+    fingerprint_to(&fp, &facts);
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)fp.digest);
+    call_tell(c, &(struct rec_tell_hello){
+                     .digest = digest, .fingerprint = &facts, .version = TACTICD_VERSION });
+}
+
+void on_lease(struct call *c)
+{
+    call_trouble(c, STATUS_UNSUPPORTED, NULL,
+        "leases are not supported by this version; sweeps use no GPU yet");
+}
+
+// --- dispatch ---
+
+static void (*const rows[])(struct call *) = {
+#define MESSAGE(name, number, door, since, doc) [number] = on_##name,
+#include "proto/messages.def"
+};
+
+// Decodes the body by the message's record. False: answered already.
+static bool decode(struct call *c)
+{
+    const struct record_type *type = c->info->ask;
+    struct diag d = { 0 };
+    void *ask = arena_take(c->a, type->size);
+    int r;
+
+    c->ask = ask;
+    if (c->info->number == MESSAGE_lookup)
+        return true; // its body is the key itself
+    r = ask ? record_decode(
+                  type, c->request->body, c->request->body_len, RECORD_LENIENT, ask, c->a, &d)
+            : -1;
+    if (r == 0)
+        return true;
+    if (d.line)
+        call_trouble(
+            c, STATUS_BAD_MESSAGE, d.field, "line %u, column %u: %s", d.line, d.column, d.sentence);
+    else
+        call_trouble(c, r < 0 ? STATUS_FAILED : STATUS_BAD_FIELD, d.field, "%s",
+            r < 0 ? "out of memory" : d.sentence);
+    return false;
+}
+
+void handlers_request(struct handlers *h, const struct server_request *request, uint64_t now_ms)
+{
+    struct arena a = { 0 };
+    struct call c = { .h = h,
+        .request = request,
+        .info = wire_message(request->peer.message),
+        .a = &a,
+        .now_ms = now_ms };
+
+    if (c.info)
+        ++*stats_asked(h->stats, c.info->number);
+    if (!c.info) {
+        call_trouble(&c, STATUS_UNSUPPORTED, NULL,
+            "message %u is not known to tacticd %s, protocol %d", request->peer.message,
+            TACTICD_VERSION, WIRE_VERSION);
+    } else if (c.info->door == DOOR_CONTROL && request->peer.door != DOOR_CONTROL) {
+        call_trouble(&c, STATUS_WRONG_DOOR, NULL,
+            "%s changes answers: send it through the control socket", c.info->name);
+    } else if (c.info->number == MESSAGE_lookup) {
+        on_lookup(&c);
+    } else if (decode(&c)) {
+        rows[c.info->number](&c);
+    }
+    arena_fini(&a);
+}
+
+struct handlers *handlers_new(struct store *store, struct saver *saver, struct events *events,
+    struct sections *sections, struct stats *stats, const struct handlers_hooks *hooks)
+{
+    struct handlers *h = calloc(1, sizeof *h);
+
+    if (!h)
+        return NULL;
+    h->store = store;
+    h->saver = saver;
+    h->events = events;
+    h->sections = sections;
+    h->stats = stats;
+    h->hooks = *hooks;
+    return h;
+}
+
+void handlers_serve(struct handlers *h, struct server *server)
+{
+    h->server = server;
+}
+
+void handlers_ready(struct handlers *h, uint64_t now_ms, uint64_t pid)
+{
+    h->ready_ms = now_ms;
+    h->pid = pid;
+}
+
+struct handlers *handlers_free(struct handlers *h)
+{
+    while (h && h->waiters) {
+        struct waiter *w = h->waiters;
+
+        h->waiters = w->next;
+        free(w->recipe);
+        free(w->layout);
+        free(w);
+    }
+    free(h);
+    return NULL;
+}

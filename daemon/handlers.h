@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// handlers: the only room where a message meets the store, the saver and the sweeps; wire statuses
+// are chosen here. One row a message (messages.def), one function on_<message> each: what only
+// reads stands in handlers_read.c, what changes something in handlers_write.c, the lookup itself in
+// handlers.c. Nothing here waits: what must wait is remembered as a waiter or as a change's
+// context, and answered later.
+#pragma once
+#include "daemon/events.h"
+#include "daemon/saver.h"
+#include "daemon/sections.h"
+#include "daemon/server.h"
+#include "daemon/stats.h"
+#include "daemon/store.h"
+
+#define HANDLERS_MAX_WAITERS 256   // watch and table requests that wait; more are answered BUSY
+#define HANDLERS_MAX_WAIT_MS 60000 // longest wait a client may ask for
+#define HANDLERS_MAX_KEYS    512   // problems in one want or sweep by keys
+
+// How a wish for a sweep was taken.
+enum wanted {
+    WANTED_QUEUED,
+    WANTED_SWEEPING,
+    WANTED_PAUSED,      // queued, but nothing is swept at present; the sentence says why
+    WANTED_UNSWEEPABLE, // no worker for that environment
+    WANTED_PARKED,      // it failed before and is not tried again by itself
+    WANTED_FULL,        // a bound was reached
+};
+enum wanted_class {
+    WANTED_MISS,   // a lookup missed it
+    WANTED_WANT,   // a server asked for it before start
+    WANTED_ADMIN,  // tunectl sweep
+    WANTED_RECIPE, // configured for this node
+};
+struct wanted_problem {
+    struct key key;                        // at a bucket
+    const struct fingerprint *fingerprint; // NULL = any environment
+    const char *model, *layout;            // table it belongs to; NULL = adhoc
+    enum wanted_class class;
+    bool forced;  // also if it failed or is known
+    unsigned uid; // who asks; counts against a quota
+};
+struct wanted_outcome {
+    char sentence[256];
+    char section[SECTIONS_NAME_BYTES];
+    uint64_t eta_s; // 0 = unknown
+};
+
+struct handlers_hooks {
+    void *ctx;
+    enum wanted (*want)(
+        void *ctx, const struct wanted_problem *problem, struct wanted_outcome *out);
+    // Rows for status: sweeps under way, then queued ones, at most `max`; strings live in `a`.
+    size_t (*sweep_rows)(void *ctx, struct rec_sweep_row *out, size_t max, struct arena *a);
+    size_t (*queued)(void *ctx);        // problems waiting or being swept
+    const char *(*sweeping)(void *ctx); // policy and what it waits for, in words
+    const char *(*history)(
+        void *ctx, const char *key);         // how the last sweep of a key ended, or NULL
+    void (*wake)(void *ctx, uint64_t at_ms); // call handlers_wake then; 0 = not needed any more
+    void (*event)(void *ctx, const char *kind, const char *key, const char *text);
+    void (*reload)(void *ctx); // the rest of the daemon re-reads what it must
+};
+
+struct handlers;
+struct handlers *handlers_new(struct store *store, struct saver *saver, struct events *events,
+    struct sections *sections, struct stats *stats, const struct handlers_hooks *hooks);
+struct handlers *handlers_free(struct handlers *h);
+void handlers_request(struct handlers *h, const struct server_request *request, uint64_t now_ms);
+// The server to answer through; before it, no request comes.
+void handlers_serve(struct handlers *h, struct server *server);
+// Something changed (an event, a publication): waiters that can be answered are.
+void handlers_news(struct handlers *h, uint64_t now_ms);
+// Answers waiters whose time is over.
+void handlers_wake(struct handlers *h, uint64_t now_ms);
+// The daemon's start, for status.
+void handlers_ready(struct handlers *h, uint64_t now_ms, uint64_t pid);

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// handlers_write: messages that change something: want queues; sweep, pin, unpin, deny, allow and
+// reload come through the control door. Part of handlers. What goes through the saver is answered
+// when it is on disk and published: a reply that says done means done.
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/call.h"
+#include "daemon/log.h"
+
+// --- want and sweep ---
+
+struct tally {
+    struct rec_tell_want tell; // tell_sweep has the same fields
+    char detail[256];
+};
+_Static_assert(
+    sizeof(struct rec_tell_want) == sizeof(struct rec_tell_sweep), "want and sweep answer alike");
+
+// What the two messages have in common.
+struct wish {
+    const char *recipe, *layout;
+    const struct record_strs *keys;
+    enum wanted_class class;
+    bool forced;
+};
+
+static void wish_for(struct call *c, const struct wish *w, const struct key *key, const char *model,
+    const char *layout, unsigned uid, struct tally *t)
+{
+    struct store_asker *asker = store_asker(c->h->store, c->request->digest);
+    struct wanted_problem p = { .key = *key,
+        .fingerprint = asker ? store_asker_fingerprint(asker) : NULL,
+        .model = model,
+        .layout = layout,
+        .class = w->class,
+        .forced = w->forced,
+        .uid = uid };
+    struct wanted_outcome outcome = { 0 };
+    struct store_answer found = { .kind = KIND_MISS };
+    char text[KEY_MAX_BYTES];
+
+    t->tell.total++;
+    if (asker && !w->forced)
+        store_find(c->h->store, asker, text, key_print(key, text), &found);
+    if (found.kind != KIND_MISS && found.entry->state == ENTRY_CONFIRMED) {
+        t->tell.known++;
+        return;
+    }
+    switch (c->h->hooks.want(c->h->hooks.ctx, &p, &outcome)) {
+    case WANTED_QUEUED:
+    case WANTED_SWEEPING:
+    case WANTED_PAUSED:
+        t->tell.queued++;
+        break;
+    case WANTED_UNSWEEPABLE:
+    case WANTED_PARKED:
+    case WANTED_FULL:
+        t->tell.refused++;
+        snprintf(t->detail, sizeof t->detail, "%s", outcome.sentence);
+        break;
+    }
+}
+
+static void wish_recipe(struct call *c, const struct wish *w, unsigned uid, struct tally *t)
+{
+    const struct recipe *r = saver_recipe(c->h->saver, w->recipe);
+    const struct rec_recipe_layout *layout = r ? recipe_layout(r, w->layout) : NULL;
+    size_t n = layout ? recipe_keys(r, layout, NULL, 0) : 0;
+    struct key *keys = layout ? arena_take(c->a, (n + 1) * sizeof *keys) : NULL;
+
+    if (!layout)
+        call_trouble(c, STATUS_NOT_FOUND, r ? "layout" : "recipe", "there is no %s '%.100s'",
+            r ? "layout" : "recipe", r ? w->layout : w->recipe);
+    if (!keys)
+        return;
+    recipe_keys(r, layout, keys, n);
+    for (size_t i = 0; i < n; i++)
+        wish_for(c, w, &keys[i], r->rec.model, layout->layout, uid, t);
+    call_tell(c, &t->tell);
+}
+
+static void wish_keys(struct call *c, const struct wish *w, unsigned uid, struct tally *t)
+{
+    struct key *keys = arena_take(c->a, (w->keys->n + 1) * sizeof *keys);
+
+    for (size_t i = 0; keys && i < w->keys->n; i++) {
+        char field[32];
+
+        snprintf(field, sizeof field, "keys.[%zu]", i);
+        if (!call_key(c, w->keys->items[i], field, &keys[i]))
+            return;
+        if (keys[i].blank) {
+            call_trouble(
+                c, STATUS_BAD_FIELD, field, "name one value of the ladder's dimension, not *");
+            return;
+        }
+    }
+    for (size_t i = 0; keys && i < w->keys->n; i++)
+        wish_for(c, w, &keys[i], NULL, NULL, uid, t);
+    call_tell(c, &t->tell);
+}
+
+static void wish(struct call *c, const struct wish *w)
+{
+    struct tally t = { .tell = { 0 } };
+    unsigned uid = UINT32_MAX, pid;
+
+    server_credentials(c->request, &uid, &pid);
+    t.tell.detail = t.detail;
+    if (!w->recipe == !w->keys->n)
+        call_trouble(c, STATUS_BAD_FIELD, "keys", "give either a recipe or keys");
+    else if (w->keys->n > HANDLERS_MAX_KEYS)
+        call_trouble(c, STATUS_BAD_FIELD, "keys", "more than %d keys", HANDLERS_MAX_KEYS);
+    else if (w->recipe)
+        wish_recipe(c, w, uid, &t);
+    else
+        wish_keys(c, w, uid, &t);
+}
+
+void on_want(struct call *c)
+{
+    const struct rec_ask_want *ask = c->ask;
+
+    if (!call_asker(c))
+        return;
+    wish(c, &(struct wish){ ask->recipe, ask->layout, &ask->keys, WANTED_WANT, false });
+}
+
+void on_sweep(struct call *c)
+{
+    const struct rec_ask_sweep *ask = c->ask;
+
+    // Without an environment (digest 0) any worker of the backend will do.
+    if (c->request->digest && !call_asker(c))
+        return;
+    wish(c, &(struct wish){ ask->recipe, ask->layout, &ask->keys, WANTED_ADMIN, ask->force });
+}
+
+// --- what goes through the saver ---
+
+// A reply that waits for its change to be on disk.
+struct pending {
+    struct handlers *h;
+    struct server_peer peer;
+    char text[64];
+};
+
+static struct pending *pend(struct call *c, const char *text)
+{
+    struct pending *p = calloc(1, sizeof *p);
+
+    if (!p) {
+        call_trouble(c, STATUS_FAILED, NULL, "out of memory");
+        return NULL;
+    }
+    p->h = c->h;
+    p->peer = c->request->peer;
+    snprintf(p->text, sizeof p->text, "%s", text);
+    return p;
+}
+
+// The saver refused to queue the change.
+static void unqueued(struct call *c, struct pending *p, int r)
+{
+    if (!r)
+        return;
+    call_trouble(c, r == -ENOBUFS ? STATUS_BUSY : STATUS_FAILED, NULL, "%s", strerror(-r));
+    free(p);
+}
+
+static bool failed(struct pending *p, const struct saver_outcome *o)
+{
+    if (!o->error)
+        return false;
+    handlers_trouble(p->h, &p->peer, o->error == -ENOENT ? STATUS_NOT_FOUND : STATUS_FAILED, NULL,
+        "%s%s%s", o->file, o->file[0] ? ": " : "", o->sentence);
+    return true;
+}
+
+static void on_pinned(void *ctx, const struct saver_outcome *o)
+{
+    struct pending *p = ctx;
+
+    if (!failed(p, o)) {
+        log_info("pinned", "file=%s", o->file);
+        handlers_tell(p->h, &p->peer, &(struct rec_tell_pin){ .file = o->file }, NULL, 0);
+    }
+    free(p);
+}
+
+static void on_unpinned(void *ctx, const struct saver_outcome *o)
+{
+    struct pending *p = ctx;
+
+    if (!failed(p, o)) {
+        log_info("unpinned", "file=%s", o->file);
+        handlers_tell(p->h, &p->peer, &(struct rec_tell_unpin){ .file = o->file }, NULL, 0);
+    }
+    free(p);
+}
+
+// A pin holds for the asker's environment: exactly the facts that the problem's answers depend on.
+static int put_pin(
+    struct call *c, const struct key *key, const struct fingerprint *fp, struct pending *p)
+{
+    const struct rec_ask_pin *ask = c->ask;
+    struct rec_fingerprint facts;
+    struct fingerprint narrowed = *fp;
+    struct rec_ladder ladder;
+    struct ladder loose;
+    char text[KEY_MAX_BYTES];
+    struct rec_table_header header = { .format = TABLE_FORMAT,
+        .method = "pinned",
+        .model = TABLE_ADHOC,
+        .fingerprint = &facts,
+        .ladder = &ladder };
+    struct rec_entry entry = { .key = text,
+        .state = "imported",
+        .note = ask->note,
+        .tactic = strcmp(ask->tactic, "null") != 0 ? ask->tactic : NULL };
+
+    for (int i = 0; i < FACT_COUNT; i++)
+        if (!(key_facts(key) >> i & 1))
+            narrowed.value[i][0] = '\0';
+    fingerprint_seal(&narrowed);
+    fingerprint_to(&narrowed, &facts);
+    ladder_adhoc(&loose);
+    ladder_to(&loose, &ladder);
+    key_print(key, text);
+    return saver_put_entry(
+        c->h->saver, LAYER_PINNED, &header, op_infos[key->op].name, &entry, on_pinned, p);
+}
+
+void on_pin(struct call *c)
+{
+    const struct rec_ask_pin *ask = c->ask;
+    struct store_asker *asker = call_asker(c);
+    struct pending *p;
+    struct key key;
+
+    if (!asker || !call_key(c, ask->key, "key", &key))
+        return;
+    if (key.blank) {
+        call_trouble(c, STATUS_BAD_FIELD, "key", "name one value of the ladder's dimension, not *");
+        return;
+    }
+    p = pend(c, "");
+    if (p)
+        unqueued(c, p, put_pin(c, &key, store_asker_fingerprint(asker), p));
+}
+
+void on_unpin(struct call *c)
+{
+    const struct rec_ask_unpin *ask = c->ask;
+    char text[KEY_MAX_BYTES];
+    struct pending *p;
+    struct key key;
+
+    if (!call_key(c, ask->key, "key", &key))
+        return;
+    key_print(&key, text);
+    p = pend(c, "");
+    if (p)
+        unqueued(c, p, saver_drop_entry(c->h->saver, LAYER_PINNED, text, on_unpinned, p));
+}
+
+static void on_denied(void *ctx, const struct saver_outcome *o)
+{
+    struct pending *p = ctx;
+
+    if (!failed(p, o)) {
+        log_info("denied", "rule=%s entries=%zu", p->text, o->changed);
+        handlers_tell(p->h, &p->peer,
+            &(struct rec_tell_deny){ .id = p->text, .filtered = o->changed }, NULL, 0);
+    }
+    free(p);
+}
+
+static void on_allowed(void *ctx, const struct saver_outcome *o)
+{
+    struct pending *p = ctx;
+
+    if (!failed(p, o)) {
+        log_info("allowed", "rule=%s entries=%zu", p->text, o->changed);
+        handlers_tell(p->h, &p->peer, &(struct rec_tell_allow){ .restored = o->changed }, NULL, 0);
+    }
+    free(p);
+}
+
+void on_deny(struct call *c)
+{
+    const struct rec_ask_deny *ask = c->ask;
+    struct rec_deny_rule rule = *ask->rule;
+    struct diag d = { 0 };
+    struct pending *p;
+    char id[17];
+
+    if (deny_check(&rule, &d)) {
+        call_trouble(c, STATUS_BAD_FIELD, d.field, "%s", d.sentence);
+        return;
+    }
+    if (deny_id(&rule, id)) {
+        call_trouble(c, STATUS_FAILED, NULL, "out of memory");
+        return;
+    }
+    rule.id = id;
+    if (!rule.source)
+        rule.source = "admin";
+    p = pend(c, id);
+    if (p)
+        unqueued(c, p, saver_put_rule(c->h->saver, &rule, on_denied, p));
+}
+
+void on_allow(struct call *c)
+{
+    const struct rec_ask_allow *ask = c->ask;
+    struct pending *p = pend(c, ask->id);
+
+    if (p)
+        unqueued(c, p, saver_drop_rule(c->h->saver, ask->id, on_allowed, p));
+}
+
+static void on_reloaded(void *ctx, const struct saver_outcome *o)
+{
+    struct pending *p = ctx;
+    const struct load *l = saver_load(p->h->saver);
+    struct rec_refusal *rows;
+    struct rec_tell_reload tell = { 0 };
+
+    if (!failed(p, o)) {
+        rows = calloc(l->n_refusals + 1, sizeof *rows);
+        for (size_t i = 0; rows && i < l->n_refusals; i++)
+            rows[i] = (struct rec_refusal){ .file = l->refusals[i].file,
+                .sentence = l->refusals[i].sentence };
+        tell.tables = store_generation(p->h->store)->n_tables;
+        tell.refused.items = rows;
+        tell.refused.n = rows ? l->n_refusals : 0;
+        handlers_tell(p->h, &p->peer, &tell, NULL, 0);
+        free(rows);
+    }
+    free(p);
+}
+
+void on_reload(struct call *c)
+{
+    struct pending *p = pend(c, "");
+
+    if (!p)
+        return;
+    c->h->hooks.reload(c->h->hooks.ctx);
+    unqueued(c, p, saver_reload(c->h->saver, on_reloaded, p));
+}

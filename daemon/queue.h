@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// queue: which problem is swept next? One row for each problem and worker section, whatever became
+// of it: waiting, being swept, or parked because it failed too often. Wishes come in from lookups
+// that missed, from wants, from tunectl and from recipes; devices pick and say how it ended.
+// Pure: no I/O and no clock (time comes in), and the same calls give the same picks.
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/key.h"
+
+#define QUEUE_MAX_SECTIONS 32      // a bit each in the mask of queue_pick
+#define QUEUE_MAX_WHY      256     // bytes kept of a failure's reason, with the NUL
+#define QUEUE_MAX_NAME     128     // of model and layout; longer ones are refused
+#define QUEUE_MAX_TRIES    3       // failures until a problem is parked ...
+#define QUEUE_RETRY_MS     60000   // ... with this pause before the second try, then twice that
+#define QUEUE_MAX_AGAIN    4       // noisy or contaminated sweeps until it is parked ...
+#define QUEUE_AGAIN_MS     600000  // ... with this pause, then twice that, and so on
+#define QUEUE_MAX_PAUSE_MS 3600000 // no pause is longer
+
+// Who wants it, the most urgent first.             name, words in status
+#define QUEUE_CLASSES(CLASS)                                                                       \
+    CLASS(START_WINDOW, "start window") /* a server waits for it to start */                       \
+    CLASS(ADMIN, "admin")               /* tunectl sweep */                                        \
+    CLASS(DEMAND, "demand")             /* lookups missed it */                                    \
+    CLASS(RECIPE, "recipe")             /* configured for this node */                             \
+    CLASS(REVALIDATION, "re-validation")
+
+enum queue_class {
+#define CLASS(name, words) QUEUE_##name,
+    QUEUE_CLASSES(CLASS)
+#undef CLASS
+        QUEUE_CLASS_COUNT
+};
+
+enum queue_state {
+    QUEUE_WAITING,
+    QUEUE_SWEEPING,
+    QUEUE_PARKED, // not tried again unless forced, or its section's environment changed
+};
+
+struct queue_item { // callers read
+    const char *key;
+    const char *model, *layout; // table it belongs to; model NULL = adhoc, layout may be NULL
+    const char *why;            // how it failed last; NULL = it did not
+    uint32_t section;           // worker section that is to sweep it
+    enum queue_class class;
+    enum queue_state state;
+    uint64_t asked; // how often it was wanted
+    double gain;    // predicted, relative; 0.2 = native is 20% slower
+    bool forced;    // sweep it although it is known
+    unsigned tries; // failures so far
+    unsigned again; // noisy or contaminated sweeps so far
+    uint64_t due_ms;
+    struct { // queue.c's own
+        uint64_t seq, hash, group, tokens;
+        uint32_t next, slot;
+    } own;
+};
+
+struct queue_ask {
+    const struct key *key; // at a bucket
+    uint32_t section;
+    const char *model, *layout; // NULL = adhoc
+    enum queue_class class;
+    double gain; // predicted; 0 = no idea
+    bool forced; // also when parked, at once
+};
+
+// What queue_add returns above zero.
+enum {
+    QUEUE_E_WAITING =
+        1,            // it waits already; counted, and its class raised if this one is more urgent
+    QUEUE_E_SWEEPING, // it is being swept; counted
+    QUEUE_E_PARKED,   // it failed too often; `why` says how; counted
+    QUEUE_E_FULL,     // the bound is reached and nothing less wanted waits; counted as refused
+};
+
+// How a sweep ended, for the queue.
+enum queue_end {
+    QUEUE_END_DONE,     // answered; forgotten here
+    QUEUE_END_AGAIN,    // noisy or contaminated: worth repeating later
+    QUEUE_END_FAILED,   // a fault: tried again after a pause, parked after QUEUE_MAX_TRIES
+    QUEUE_END_HOPELESS, // trying again cannot help: parked at once
+    QUEUE_END_YIELD,    // it did not run to its end: waits as before
+};
+
+struct queue;
+// `max` rows at most, parked ones included. NULL when memory is gone.
+struct queue *queue_new(uint32_t max);
+struct queue *queue_free(struct queue *q); // NULL is fine; returns NULL
+
+// Adds a wish. When the bound is reached a parked row goes first, then the least wanted one that
+// waits, if it is wanted less than this. `*item` (may be NULL) is the row, borrowed until it ends;
+// NULL when refused. Returns 0 for a new row, QUEUE_E_*, -EINVAL (section or a name out of bounds)
+// or -ENOMEM.
+int queue_add(
+    struct queue *q, const struct queue_ask *ask, uint64_t now_ms, const struct queue_item **item);
+
+// The row to sweep next among those of the sections in the mask that are due, or NULL; it is
+// SWEEPING from then on and must be ended. By class, then by count x gain, then first come; but of
+// problems that differ in tokens only, the smallest bucket: what is hopeless there need not be
+// looked at again above.
+struct queue_item *queue_pick(struct queue *q, uint32_t sections, uint64_t now_ms);
+// Ends what was picked. `why` is copied. The row may be gone afterwards.
+void queue_end(
+    struct queue *q, struct queue_item *item, enum queue_end how, const char *why, uint64_t now_ms);
+
+// The row of a problem, or NULL. Borrowed.
+struct queue_item *queue_find(struct queue *q, const struct key *key, uint32_t section);
+// Parked problems of a section wait again: its environment changed. Returns how many.
+size_t queue_unpark(struct queue *q, uint32_t section, uint64_t now_ms);
+// Forgets all that wait or are parked for a section. Returns how many.
+size_t queue_drop(struct queue *q, uint32_t section);
+
+// Waiting rows in the order they would be picked (pauses and buckets aside), at most `max`.
+size_t queue_list(const struct queue *q, const struct queue_item **out, size_t max);
+// When the first pause of a waiting row of those sections ends; 0 = one is due now, UINT64_MAX =
+// none waits.
+uint64_t queue_due_ms(const struct queue *q, uint32_t sections, uint64_t now_ms);
+
+struct queue_counts {
+    size_t waiting, sweeping, parked;
+    uint64_t refused; // wishes that found no room
+    uint64_t dropped; // rows that made room for others
+};
+struct queue_counts queue_counts(const struct queue *q);
+const char *queue_class_words(enum queue_class class);

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// sections: see sections.h.
+#include "daemon/sections.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *section_state_name(enum section_state state)
+{
+    static const char *const names[] = { "probing", "ready", "sweeping", "failed" };
+
+    return names[state];
+}
+
+int sections_named(const struct sections *s, const char *name)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (!strcmp(s->row[i].name, name))
+            return (int)i;
+    return SECTIONS_NONE;
+}
+
+// Names the facts of `mask`: have / want.
+static void tell_facts(const struct section *row, const struct fingerprint *fp, uint32_t mask,
+    bool unknown, char *why, size_t why_bytes)
+{
+    size_t len = (size_t)snprintf(why, why_bytes, "worker '%s' %s:", row->name,
+        unknown ? "cannot be compared, for facts are unknown" : "has another environment");
+
+    for (int i = 0; i < FACT_COUNT && len < why_bytes; i++)
+        if (mask >> i & 1)
+            len += (size_t)snprintf(why + len, why_bytes - len, " %s have '%.40s' want '%.40s'",
+                fact_name((enum fact)i), row->fingerprint.value[i], fp->value[i]);
+}
+
+int sections_for(const struct sections *s, const struct key *key, const struct fingerprint *fp,
+    char *why, size_t why_bytes)
+{
+    const char *backend = key_backend(key);
+    uint32_t which = 0;
+
+    snprintf(why, why_bytes, "no worker section runs %s with %s", op_infos[key->op].name, backend);
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct section *row = &s->row[i];
+        enum fingerprint_match match;
+
+        if (strcmp(row->backend, backend) != 0)
+            continue;
+        if (!row->has_hello) {
+            snprintf(why, why_bytes, "worker '%s' is %s%s%s", row->name,
+                section_state_name(row->state), row->detail[0] ? ": " : "", row->detail);
+            continue;
+        }
+        if (!(row->ops >> key->op & 1))
+            continue;
+        match = fp ? fingerprint_compare(&row->fingerprint, fp, key_facts(key), &which)
+                   : FINGERPRINT_SAME;
+        if (match == FINGERPRINT_SAME)
+            return (int)i;
+        tell_facts(row, fp, which, match == FINGERPRINT_UNKNOWN, why, why_bytes);
+    }
+    return SECTIONS_NONE;
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// space: see space.h.
+#include "daemon/space.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FATE(name, word) [SPACE_##name] = word,
+static const char *const fate_words[] = { SPACE_FATES(FATE) };
+#undef FATE
+
+const char *space_fate_word(enum space_fate fate)
+{
+    return fate_words[fate];
+}
+
+static const char *copy(struct space *s, const char *text)
+{
+    return arena_copy(&s->arena, text, strlen(text));
+}
+
+static bool take_candidate(
+    struct space *s, struct space_candidate *c, const struct rec_candidate *rec)
+{
+    c->tactic = copy(s, rec->tactic);
+    c->name = copy(s, rec->name);
+    c->family = copy(s, rec->family);
+    c->workspace_bytes = rec->workspace_bytes;
+    c->max_error = c->error_limit = NAN;
+    return c->tactic && c->name && c->family;
+}
+
+int space_take(struct space *s, const struct rec_opened *opened, struct diag *d)
+{
+    bool whole;
+
+    assert(s->n == 0);
+    if (opened->candidates.n == 0 || opened->candidates.n > SPACE_MAX) {
+        diag_set(
+            d, "candidates", "%zu are listed; it must be 1 to %d", opened->candidates.n, SPACE_MAX);
+        return SPACE_E_BAD;
+    }
+    s->candidates = arena_take(&s->arena, opened->candidates.n * sizeof *s->candidates);
+    s->digest = copy(s, opened->space_digest);
+    s->method = copy(s, opened->method);
+    s->flush_us = opened->flush_us;
+    whole = s->candidates && s->digest && s->method;
+    for (size_t i = 0; i < opened->candidates.n && whole; i++)
+        whole = take_candidate(s, &s->candidates[i], &opened->candidates.items[i]);
+    if (!whole) {
+        space_fini(s);
+        return -ENOMEM;
+    }
+    s->n = (unsigned)opened->candidates.n;
+    return 0;
+}
+
+void space_fini(struct space *s)
+{
+    arena_fini(&s->arena);
+    memset(s, 0, sizeof *s);
+}
+
+bool space_same(const struct space *s, const struct rec_opened *opened)
+{
+    if (opened->candidates.n != s->n || strcmp(opened->space_digest, s->digest) != 0)
+        return false;
+    // The digest is of the sorted tactics; samples are kept by number.
+    for (unsigned i = 0; i < s->n; i++)
+        if (strcmp(opened->candidates.items[i].tactic, s->candidates[i].tactic) != 0)
+            return false;
+    return true;
+}
+
+unsigned space_find(const struct space *s, const char *tactic)
+{
+    for (unsigned i = 0; i < s->n; i++)
+        if (!strcmp(s->candidates[i].tactic, tactic))
+            return i;
+    return SPACE_MAX;
+}
+
+void space_cool(struct space *s)
+{
+    for (unsigned i = 0; i < s->n; i++)
+        s->candidates[i].is_warm = false;
+}
+
+int space_look(struct space *s, unsigned candidate, double device_us, const char *kernel)
+{
+    struct space_candidate *c = &s->candidates[candidate];
+
+    if (kernel && !(c->kernel = copy(s, kernel)))
+        return -ENOMEM;
+    c->look_us = device_us;
+    c->fate = SPACE_LOOKED;
+    if (s->best_look_us == 0 || device_us < s->best_look_us)
+        s->best_look_us = device_us;
+    if (candidate != RACE_NATIVE && device_us > SPACE_SLOW_FACTOR * s->best_look_us)
+        c->fate = SPACE_SLOW;
+    return 0;
+}
+
+unsigned space_count(const struct space *s, enum space_fate fate)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < s->n; i++)
+        n += s->candidates[i].fate == fate;
+    return n;
+}
+
+unsigned space_settled(const struct space *s)
+{
+    return s->n - space_count(s, SPACE_FRESH) - space_count(s, SPACE_LOOKED);
+}
+
+void space_looks(const struct space *s, double look_us[SPACE_MAX])
+{
+    for (unsigned i = 0; i < s->n; i++)
+        look_us[i] = s->candidates[i].fate == SPACE_CHECKED ? s->candidates[i].look_us : NAN;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct space_candidate *x = *(const struct space_candidate *const *)a;
+    const struct space_candidate *y = *(const struct space_candidate *const *)b;
+    int r = strcmp(x->family, y->family);
+
+    if (!r)
+        r = strcmp(x->tactic, y->tactic);
+    return r ? r : (x > y) - (x < y);
+}
+
+void space_ranks(const struct space *s, uint32_t rank[SPACE_MAX])
+{
+    const struct space_candidate *sorted[SPACE_MAX];
+
+    for (unsigned i = 0; i < s->n; i++)
+        sorted[i] = &s->candidates[i];
+    qsort(sorted, s->n, sizeof sorted[0], by_rank);
+    for (unsigned i = 0; i < s->n; i++)
+        rank[sorted[i] - s->candidates] = i;
+}

@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: Apache-2.0
+// sweeps: see sweeps.h. Wishes, quotas, the order of problems, and life from start to close.
+#include "daemon/sweeps.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/log.h"
+#include "daemon/sweeps_in.h"
+
+void sweeps_event(struct sweeps *s, const char *kind, const char *key, const char *fmt, ...)
+{
+    char text[EVENTS_TEXT_BYTES];
+    struct rec_event rec = { .kind = kind, .key = key, .text = text };
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    REC_SET(&rec, event, left, sweeps_queued(s));
+    s->hooks.on_event(s->hooks.ctx, &rec);
+}
+
+void sweeps_kick(struct sweeps *s)
+{
+    for (uint32_t i = 0; i < s->n_slots && s->is_scanned && !s->is_closing; i++)
+        device_kick(s->slot[i].device);
+}
+
+// --- wishes ---
+
+static enum queue_class class_of(enum wanted_class class)
+{
+    switch (class) {
+    case WANTED_WANT:
+        return QUEUE_START_WINDOW;
+    case WANTED_ADMIN:
+        return QUEUE_ADMIN;
+    case WANTED_RECIPE:
+        return QUEUE_RECIPE;
+    case WANTED_MISS:
+        break;
+    }
+    return QUEUE_DEMAND;
+}
+
+// The user's row; the one silent for longest makes room.
+static struct sweeps_quota *quota_of(struct sweeps *s, unsigned uid, uint64_t now_ms)
+{
+    struct sweeps_quota *oldest = &s->quota[0];
+
+    for (uint32_t i = 0; i < s->n_quota; i++) {
+        if (s->quota[i].uid == uid) {
+            if (now_ms - s->quota[i].since_ms >= SWEEPS_QUOTA_MS)
+                s->quota[i] = (struct sweeps_quota){ uid, now_ms, 0 };
+            return &s->quota[i];
+        }
+        if (s->quota[i].since_ms < oldest->since_ms)
+            oldest = &s->quota[i];
+    }
+    if (s->n_quota < SWEEPS_QUOTA_USERS)
+        oldest = &s->quota[s->n_quota++];
+    *oldest = (struct sweeps_quota){ uid, now_ms, 0 };
+    return oldest;
+}
+
+static uint64_t eta_s(const struct sweeps *s, uint32_t section)
+{
+    const struct sweeps_slot *slot = &s->slot[s->slot_of[section]];
+    double spent = (double)(uv_now(s->loop) - slot->began_ms);
+
+    if (!s->mean_sweep_ms)
+        return 0;
+    return s->mean_sweep_ms > spent ? (uint64_t)((s->mean_sweep_ms - spent) / 1000) + 1 : 1;
+}
+
+static enum wanted take_added(struct sweeps *s, int r, const struct queue_item *item,
+    uint32_t section, struct wanted_outcome *out)
+{
+    switch (r) {
+    case QUEUE_E_SWEEPING:
+        out->eta_s = eta_s(s, section);
+        return WANTED_SWEEPING;
+    case QUEUE_E_PARKED:
+        snprintf(out->sentence, sizeof out->sentence, "not tried again by itself: %s",
+            item && item->why ? item->why : "it failed before");
+        return WANTED_PARKED;
+    case QUEUE_E_FULL:
+        snprintf(out->sentence, sizeof out->sentence, "the queue of problems is full");
+        return WANTED_FULL;
+    case 0:
+    case QUEUE_E_WAITING:
+        return WANTED_QUEUED;
+    default:
+        snprintf(out->sentence, sizeof out->sentence, "cannot be queued: %s", strerror(-r));
+        return WANTED_FULL;
+    }
+}
+
+enum wanted sweeps_want(
+    struct sweeps *s, const struct wanted_problem *p, struct wanted_outcome *out)
+{
+    uint64_t now = uv_now(s->loop);
+    int section =
+        sections_for(s->sections, &p->key, p->fingerprint, out->sentence, sizeof out->sentence);
+    bool counts = p->class == WANTED_MISS || p->class == WANTED_WANT;
+    struct sweeps_quota *quota = counts ? quota_of(s, p->uid, now) : NULL;
+    struct queue_ask ask = { .key = &p->key,
+        .model = p->model,
+        .layout = p->layout,
+        .class = class_of(p->class),
+        .forced = p->forced };
+    const struct queue_item *item = NULL;
+    enum wanted wanted;
+    int r;
+
+    if (section == SECTIONS_NONE)
+        return WANTED_UNSWEEPABLE;
+    if (s->config->sweep.when == CONFIG_when_never) {
+        snprintf(out->sentence, sizeof out->sentence, "sweeping is switched off (when = never)");
+        return WANTED_PAUSED;
+    }
+    ask.section = (uint32_t)section;
+    snprintf(out->section, sizeof out->section, "%s", s->sections->row[section].name);
+    if (quota && quota->added >= s->config->limits.want_per_uid &&
+        !queue_find(s->queue, &p->key, ask.section)) {
+        snprintf(out->sentence, sizeof out->sentence,
+            "user %u has queued %llu problems within 10 minutes", p->uid,
+            (unsigned long long)quota->added);
+        return WANTED_FULL;
+    }
+    out->sentence[0] = '\0';
+    r = queue_add(s->queue, &ask, now, &item);
+    if (r == 0 && quota)
+        quota->added++;
+    s->stats->wants += p->class == WANTED_WANT;
+    wanted = take_added(s, r, item, ask.section, out);
+    if (r == 0 && item)
+        sweeps_event(s, "queued", item->key, "queued for worker '%s' (%s)", out->section,
+            queue_class_words(item->class));
+    if (wanted == WANTED_QUEUED)
+        sweeps_kick(s);
+    return wanted;
+}
+
+// --- what comes next ---
+
+bool sweeps_served(struct sweeps *s, uint32_t section, const char *key, struct store_answer *out)
+{
+    struct store_asker *asker = store_hello(s->store, &s->sections->row[section].fingerprint);
+    size_t len = strlen(key);
+
+    if (!asker)
+        return false;
+    store_find(s->store, asker, key, len, out);
+    return out->kind != KIND_MISS && out->entry->key_len == len &&
+           !memcmp(out->entry->text + TABLE_KEY_OFFSET, key, len);
+}
+
+static bool over_budget(struct sweeps *s, uint64_t now_ms)
+{
+    uint64_t budget_us = s->config->sweep.device_budget_s * 1000000;
+
+    if (now_ms - s->day_ms >= SWEEPS_DAY_MS) {
+        s->day_ms = now_ms;
+        s->day_device_us = s->stats->device_us;
+    }
+    return budget_us && s->stats->device_us - s->day_device_us >= budget_us;
+}
+
+// May a sweep start on that device now? If others load the CPUs, sampling goes on until they do
+// not.
+static bool may_start(struct sweeps *s, const struct sweeps_slot *slot, uint64_t now_ms)
+{
+    if (s->config->sweep.when == CONFIG_when_never || over_budget(s, now_ms))
+        return false;
+    if (s->config->sweep.when == CONFIG_when_always || !slot->is_cpu || now_ms < s->quiet_until_ms)
+        return true;
+    load_start(s->load);
+    return false;
+}
+
+static void on_quiet(void *ctx)
+{
+    struct sweeps *s = ctx;
+
+    load_stop(s->load);
+    s->quiet_until_ms = uv_now(s->loop) + SWEEPS_QUIET_MS;
+    sweeps_kick(s);
+}
+
+struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint32_t sections)
+{
+    uint64_t now = uv_now(s->loop);
+    struct store_answer served;
+    struct queue_item *item;
+
+    if (!s->is_scanned || s->is_closing || queue_due_ms(s->queue, sections, now) == UINT64_MAX)
+        return NULL;
+    if (!may_start(s, slot, now))
+        return NULL;
+    while ((item = queue_pick(s->queue, sections, now))) {
+        bool known = !item->forced && item->class != QUEUE_REVALIDATION && !item->again &&
+                     sweeps_served(s, item->section, item->key, &served) &&
+                     served.entry->state == ENTRY_CONFIRMED;
+
+        if (!known)
+            return item;
+        queue_end(
+            s->queue, item, QUEUE_END_DONE, NULL, now); // somebody else's table knows it by now
+    }
+    return NULL;
+}
+
+static void queue_one(struct sweeps *s, uint32_t section, const struct key *key, const char *model,
+    const char *layout, enum queue_class class)
+{
+    struct queue_ask ask = { .key = key,
+        .section = section,
+        .model = model,
+        .layout = layout,
+        .class = class };
+    struct store_answer served;
+    char text[KEY_MAX_BYTES];
+
+    key_print(key, text);
+    if (class != QUEUE_REVALIDATION && sweeps_served(s, section, text, &served) &&
+        served.entry->state == ENTRY_CONFIRMED)
+        return;
+    queue_add(s->queue, &ask, uv_now(s->loop), NULL);
+}
+
+void sweeps_queue_recipes(struct sweeps *s, uint32_t section)
+{
+    const struct section *row = &s->sections->row[section];
+    const struct config_words *names = &s->config->daemon.recipes;
+
+    for (unsigned i = 0; i < names->n && s->config->sweep.when != CONFIG_when_never; i++) {
+        const struct recipe *r = saver_recipe(s->saver, names->word[i]);
+        const struct rec_recipe_layout *layout = r ? recipe_layout(r, NULL) : NULL;
+        size_t n = layout ? recipe_keys(r, layout, NULL, 0) : 0;
+        struct key *keys = calloc(n + 1, sizeof *keys);
+
+        if (!r)
+            log_warning("no such recipe", "recipe=%s option=daemon.recipes", names->word[i]);
+        if (keys && layout)
+            recipe_keys(r, layout, keys, n);
+        for (size_t k = 0; keys && k < n; k++)
+            if (!strcmp(key_backend(&keys[k]), row->backend) && (row->ops >> keys[k].op & 1))
+                queue_one(s, section, &keys[k], r->rec.model, layout->layout, QUEUE_RECIPE);
+        free(keys);
+    }
+}
+
+// yyyymmddhhmmss of a week ago: entries with a smaller date are worth measuring again.
+static uint64_t revalidate_before(void)
+{
+    time_t then = time(NULL) - SWEEPS_REVALIDATE_MS / 1000;
+    struct tm tm;
+    char text[32];
+
+    gmtime_r(&then, &tm);
+    strftime(text, sizeof text, "%Y%m%d%H%M%S", &tm);
+    return strtoull(text, NULL, 10);
+}
+
+// The oldest learned entry of a section's environment, when there is nothing else to do.
+static void revalidate(struct sweeps *s, uint32_t section)
+{
+    const struct generation *g = store_generation(s->store);
+    uint64_t oldest = revalidate_before();
+    const struct table_entry *found = NULL;
+    const struct table *table = NULL;
+    struct key key;
+
+    for (size_t i = 0; i < g->n_tables; i++) {
+        const struct table *t = g->tables[i]->table;
+
+        for (size_t e = 0; g->tables[i]->layer == LAYER_LEARNED && e < t->n; e++)
+            if (t->entries[e].date && t->entries[e].date < oldest &&
+                !key_parse(
+                    t->entries[e].text + TABLE_KEY_OFFSET, t->entries[e].key_len, &key, NULL) &&
+                !strcmp(key_backend(&key), s->sections->row[section].backend) &&
+                facts_compare(&t->fingerprint, &s->sections->row[section].fingerprint,
+                    key_facts(&key), NULL) == FINGERPRINT_SAME) {
+                oldest = t->entries[e].date;
+                found = &t->entries[e];
+                table = t;
+            }
+    }
+    if (found && !key_parse(found->text + TABLE_KEY_OFFSET, found->key_len, &key, NULL))
+        queue_one(s, section, &key,
+            strcmp(table->header.model, TABLE_ADHOC) != 0 ? table->header.model : NULL,
+            table->header.layout, QUEUE_REVALIDATION);
+}
+
+void sweeps_tick(struct sweeps *s, uint64_t now_ms)
+{
+    (void)now_ms;
+    if (!s->is_scanned || s->is_closing)
+        return;
+    for (uint32_t i = 0; i < s->n_slots; i++)
+        device_check(s->slot[i].device);
+    for (uint32_t i = 0; i < s->sections->n && s->config->sweep.revalidate; i++)
+        if (s->sections->row[i].has_hello && sweeps_queued(s) == 0)
+            revalidate(s, i);
+    sweeps_kick(s); // pauses of failed problems may be over
+}
+
+void sweeps_reload(struct sweeps *s)
+{
+    if (!s->is_scanned || s->is_closing)
+        return;
+    for (uint32_t i = 0; i < s->n_slots; i++)
+        device_check(s->slot[i].device);
+    for (uint32_t i = 0; i < s->sections->n; i++)
+        if (s->sections->row[i].has_hello)
+            sweeps_queue_recipes(s, i);
+    sweeps_kick(s);
+}
+
+// --- telling ---
+
+static void fill_row(struct rec_sweep_row *row, const struct sweeps *s,
+    const struct queue_item *item, struct arena *a)
+{
+    row->key = arena_copy(a, item->key, strlen(item->key));
+    row->worker = s->sections->row[item->section].name;
+    row->why = queue_class_words(item->class);
+    REC_SET(row, sweep_row, asked, item->asked);
+}
+
+size_t sweeps_rows(struct sweeps *s, struct rec_sweep_row *out, size_t max, struct arena *a)
+{
+    const struct queue_item **waiting = arena_take(a, (max + 1) * sizeof(void *));
+    size_t n = 0, n_waiting = waiting ? queue_list(s->queue, waiting, max) : 0;
+
+    for (uint32_t i = 0; i < s->n_slots && n < max; i++) {
+        const struct sweeps_slot *slot = &s->slot[i];
+
+        if (!slot->item)
+            continue;
+        fill_row(&out[n], s, slot->item, a);
+        out[n].phase = slot->phase[0] ? slot->phase : "starting";
+        out[n].sweep = slot->sweep[0] ? slot->sweep : NULL;
+        REC_SET(&out[n], sweep_row, done, slot->done);
+        REC_SET(&out[n], sweep_row, total, slot->total);
+        n++;
+    }
+    for (size_t i = 0; i < n_waiting && n < max; i++, n++) {
+        fill_row(&out[n], s, waiting[i], a);
+        out[n].phase = "queued";
+    }
+    return n;
+}
+
+size_t sweeps_queued(const struct sweeps *s)
+{
+    struct queue_counts c = queue_counts(s->queue);
+
+    return c.waiting + c.sweeping;
+}
+
+const char *sweeps_policy(const struct sweeps *s)
+{
+    struct sweeps *self = (struct sweeps *)s; // the text is a cache, not state
+    static const char *const words[] = { "idle", "always", "never" };
+    double share = load_share(s->load);
+
+    snprintf(self->policy, sizeof self->policy, "%s", words[s->config->sweep.when]);
+    if (over_budget(self, uv_now(s->loop)))
+        snprintf(self->policy, sizeof self->policy, "%s: today's device budget is spent",
+            words[s->config->sweep.when]);
+    else if (s->config->sweep.when == CONFIG_when_idle && share > LOAD_BUSY_SHARE)
+        snprintf(self->policy, sizeof self->policy, "idle: waits, others use %.0f %% of the CPUs",
+            100 * share);
+    return self->policy;
+}
+
+const char *sweeps_history(const struct sweeps *s, const char *key)
+{
+    uint64_t hash = key_hash(key, strlen(key)) | 1;
+
+    for (uint32_t i = 0; i < SWEEPS_HISTORY; i++) {
+        uint32_t at = (s->next_history + SWEEPS_HISTORY - 1 - i) % SWEEPS_HISTORY; // newest first
+
+        if (s->history[at].hash == hash)
+            return s->history[at].text;
+    }
+    return NULL;
+}
+
+// --- life ---
+
+static void on_journal_trouble(void *ctx, const char *sentence)
+{
+    (void)ctx;
+    log_warning("journal", "what=%s", sentence);
+}
+
+int sweeps_new(uv_loop_t *loop, const struct config *config, struct store *store,
+    struct saver *saver, struct sections *sections, struct stats *stats,
+    const struct sweeps_hooks *hooks, struct sweeps **out, struct diag *d)
+{
+    struct sweeps *s = calloc(1, sizeof *s);
+    struct device_hooks device_hooks = sweeps_device_hooks;
+    char dir[CONFIG_PATH_BYTES + 16];
+
+    *out = NULL;
+    if (!s)
+        return -ENOMEM;
+    s->loop = loop;
+    s->config = config;
+    s->store = store;
+    s->saver = saver;
+    s->sections = sections;
+    s->stats = stats;
+    s->hooks = *hooks;
+    s->queue = queue_new((uint32_t)config->sweep.queue_max);
+    snprintf(dir, sizeof dir, "%s/journal", config->daemon.state_dir);
+    s->journal = journal_new(loop, dir, &(struct journal_hooks){ s, on_journal_trouble });
+    s->load = load_new(loop, on_quiet, s);
+    if (!s->queue || !s->journal || !s->load)
+        return -ENOMEM; // the daemon does not start; what was made ends with the process
+    device_hooks.ctx = s;
+    *out = s;
+    return sweeps_make_devices(s, &device_hooks, d);
+}
+
+static void on_scanned(void *ctx, const struct journal_scan *scan)
+{
+    struct sweeps *s = ctx;
+
+    for (size_t i = 0; i < scan->n && s->n_left < JOURNAL_MAX_LEFT; i++) {
+        const struct rec_journal_begin *begin = scan->left[i].begin;
+        struct sweeps_left *left = &s->left[s->n_left];
+        int section = sections_named(s->sections, begin->worker);
+        struct fingerprint fp;
+        struct key key;
+
+        if (section == SECTIONS_NONE || fingerprint_from(begin->fingerprint, &fp, NULL) ||
+            key_parse(begin->key, strlen(begin->key), &key, NULL))
+            continue;
+        snprintf(left->id, sizeof left->id, "%s", scan->left[i].id);
+        snprintf(left->key, sizeof left->key, "%s", begin->key);
+        left->section = (uint32_t)section;
+        left->digest = fp.digest;
+        s->n_left++;
+        queue_add(s->queue,
+            &(struct queue_ask){ .key = &key,
+                .section = (uint32_t)section,
+                .model = begin->model,
+                .layout = begin->layout,
+                .class = QUEUE_DEMAND },
+            uv_now(s->loop), NULL);
+    }
+    if (scan->n_aside)
+        log_warning("journals set aside: no sweep can be resumed from them", "count=%zu last=%s",
+            scan->n_aside, scan->aside);
+    if (scan->n)
+        log_info("unfinished sweeps are resumed", "count=%u", s->n_left);
+    s->is_scanned = true;
+    for (uint32_t i = 0; i < s->n_slots && !s->is_closing; i++)
+        device_check(s->slot[i].device);
+}
+
+void sweeps_start(struct sweeps *s)
+{
+    if (journal_scan(s->journal, on_scanned, s)) {
+        log_warning("journals cannot be read: unfinished sweeps start over", "dir=%s",
+            journal_dir(s->journal));
+        on_scanned(s, &(struct journal_scan){ 0 });
+    }
+}
+
+static void on_part_closed(void *ctx)
+{
+    struct sweeps *s = ctx;
+    void (*closed)(void *) = s->closed;
+    void *closed_ctx = s->closed_ctx;
+
+    if (--s->open)
+        return;
+    queue_free(s->queue);
+    free(s);
+    closed(closed_ctx);
+}
+
+// Journals are closed by devices; when the last device is gone, the journal can go.
+static void on_device_closed(void *ctx)
+{
+    struct sweeps *s = ctx;
+
+    if (--s->open)
+        return;
+    s->open = 2;
+    load_close(s->load, on_part_closed, s);
+    journal_close(s->journal, on_part_closed, s);
+}
+
+void sweeps_close(struct sweeps *s, void (*closed)(void *ctx), void *ctx)
+{
+    s->is_closing = true;
+    s->closed = closed;
+    s->closed_ctx = ctx;
+    s->open = s->n_slots + 1;
+    for (uint32_t i = 0; i < s->n_slots; i++)
+        device_close(s->slot[i].device, on_device_closed, s);
+    on_device_closed(s);
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// digest: content names. BLAKE2b from libsodium; the only file of proto/ that knows it.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#define DIGEST_HEX_BYTES 65 // 64 hex digits and a NUL
+
+// First 8 bytes of BLAKE2b-128 as a little-endian number, the same on every machine.
+uint64_t digest_u64(const void *bytes, size_t len);
+// BLAKE2b-256 as lower-case hex.
+void digest_hex(const void *bytes, size_t len, char out[DIGEST_HEX_BYTES]);
