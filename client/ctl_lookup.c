@@ -14,7 +14,7 @@ static const char *kind_word(unsigned kind)
 
 static void show_times(const struct rec_tell_lookup *a)
 {
-    if (REC_HAS(a, tell_lookup, gain))
+    if (REC_HAS(a, tell_lookup, gain) && a->tactic)
         print_pair("gain", PRINT_PLAIN,
             "%.1f %% over the library's own pick (standard error %.1f %%)", a->gain * 100,
             REC_HAS(a, tell_lookup, gain_se) ? a->gain_se * 100 : NAN);

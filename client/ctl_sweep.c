@@ -11,7 +11,8 @@
 
 #define WATCH_MS    1000 // one look at the queue
 #define ADMIN_CLASS "admin"
-#define STATUS_ROWS 64 // sweeps that a status names
+#define MAX_ENDED   4096 // problems of a recipe
+#define STATUS_ROWS 64   // sweeps that a status names
 
 // Keys of the command line in canonical text.
 struct keys {
@@ -116,14 +117,40 @@ static int show_recipe(struct ctl *c)
 
 // --- waiting ---
 
+// A sweep that failed is tried again after a pause; nobody waits for that here.
 struct vigil {
+    uint64_t ended[MAX_ENDED]; // hashes of problems whose sweep ended, however
+    size_t n_ended;
     uint64_t since, begun_ms;
     uint64_t total, left;
     char what[128]; // what is being swept
 };
 
-// Problems that an admin queued and that are not done. A status names the most urgent first; where
-// there are more than it names, all that wait count.
+static uint64_t hash_of(const char *key)
+{
+    return key_hash(key, strlen(key));
+}
+
+static bool has_ended(const struct vigil *v, const char *key)
+{
+    uint64_t hash = hash_of(key);
+
+    for (size_t i = 0; i < v->n_ended; i++)
+        if (v->ended[i] == hash)
+            return true;
+    return false;
+}
+
+// A sweep's last event has no phase.
+static void note_end(struct vigil *v, const struct rec_event *e)
+{
+    if (e->key && !strcmp(e->kind, "sweep") && !ctl_is_step(e) && v->n_ended < MAX_ENDED &&
+        !has_ended(v, e->key))
+        v->ended[v->n_ended++] = hash_of(e->key);
+}
+
+// Problems that an admin queued and whose sweep has not ended yet. A status names the most urgent
+// first; where there are more than it names, all that wait count.
 static uint64_t count_left(const struct rec_tell_status *s, struct vigil *v)
 {
     uint64_t n = 0;
@@ -132,7 +159,7 @@ static uint64_t count_left(const struct rec_tell_status *s, struct vigil *v)
     for (size_t i = 0; i < s->sweeps.n; i++) {
         const struct rec_sweep_row *row = &s->sweeps.items[i];
 
-        if (!row->why || strcmp(row->why, ADMIN_CLASS) != 0)
+        if (!row->why || strcmp(row->why, ADMIN_CLASS) != 0 || has_ended(v, row->key))
             continue;
         if (!n && row->total)
             snprintf(v->what, sizeof v->what, "%s %llu/%llu %s", row->phase,
@@ -169,9 +196,13 @@ static bool look(struct ctl *c, struct vigil *v, int *code)
         return false;
     }
     news = told.rec;
-    for (size_t i = 0; i < news->events.n && !c->o.opt_json && !print_is_live(); i++)
-        if (news->events.items[i].key && !ctl_is_step(&news->events.items[i]))
-            ctl_show_event(&news->events.items[i]);
+    for (size_t i = 0; i < news->events.n; i++) {
+        const struct rec_event *e = &news->events.items[i];
+
+        note_end(v, e);
+        if (e->key && !ctl_is_step(e) && !c->o.opt_json && !print_is_live())
+            ctl_show_event(e);
+    }
     told_fini(&told);
     if (!ctl_ask(c, MESSAGE_status, &ask, &told, code))
         return false;
@@ -225,7 +256,7 @@ static int sweep(struct ctl *c, const struct keys *keys)
 {
     struct rec_ask_sweep ask = { .recipe = c->o.opt_recipe, .layout = c->o.opt_layout };
     const struct rec_tell_sweep *tell;
-    struct vigil v = { 0 };
+    static struct vigil v;
     struct told told;
     int code;
 

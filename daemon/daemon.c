@@ -27,8 +27,7 @@
 #include "daemon/store.h"
 #include "daemon/sweeps.h"
 
-#define DAEMON_TICK_MS       5000 // without a service manager that wants it more often
-#define DAEMON_LAG_SAMPLE_US 1000 // a turn of the loop longer than this is worth a counter
+#define DAEMON_TICK_MS 5000 // without a service manager that wants it more often
 
 struct daemon {
     const struct config *config;
@@ -44,9 +43,8 @@ struct daemon {
     struct handlers *handlers;
     struct sweeps *sweeps;
     uv_timer_t tick, waiters;
-    uv_prepare_t prepare; // both measure how long a turn of the loop takes
-    uv_check_t check;
-    uint64_t turn_began_ns;
+    uv_prepare_t prepare;                 // measures how long a turn of the loop takes, ...
+    uint64_t turn_began_ns, turn_idle_ns; // ... without what it slept
     uv_signal_t signals[3];
     bool loop_is_open, ready, stopping;
     int error;
@@ -251,20 +249,19 @@ static int open_doors(struct daemon *d, struct diag *diag)
 
 // --- the loop's own matters ---
 
+// From one wait for news to the next, less the wait itself: what others had to wait for. Work is
+// done inside the wait, too (libuv calls a descriptor's callback there), so the loop's own count of
+// its sleep is taken off.
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct daemon *d = prepare->data;
+    uint64_t now_ns = uv_hrtime(), idle_ns = uv_metrics_idle_time(&d->loop);
 
-    // Ends the turn that on_check began: what ran between them is what others had to wait for.
     if (d->turn_began_ns)
-        stats_peak(&d->stats.loop_lag_us, (uv_hrtime() - d->turn_began_ns) / 1000);
-}
-
-static void on_check(uv_check_t *check)
-{
-    struct daemon *d = check->data;
-
-    d->turn_began_ns = uv_hrtime();
+        stats_peak(&d->stats.loop_lag_us,
+            (now_ns - d->turn_began_ns - (idle_ns - d->turn_idle_ns)) / 1000);
+    d->turn_began_ns = now_ns;
+    d->turn_idle_ns = idle_ns;
 }
 
 static void check_doors(struct daemon *d)
@@ -288,6 +285,7 @@ static void on_tick(uv_timer_t *timer)
         return;
     check_doors(d);
     sweeps_tick(d->sweeps, now_ms(d));
+    saver_tick(d->saver);
     d->stats.queued = sweeps_queued(d->sweeps);
     d->stats.log_lost = log_lost();
     log_tick();
@@ -424,11 +422,9 @@ static int open_handles(struct daemon *d)
     uv_timer_init(&d->loop, &d->tick);
     uv_timer_init(&d->loop, &d->waiters);
     uv_prepare_init(&d->loop, &d->prepare);
-    uv_check_init(&d->loop, &d->check);
-    d->tick.data = d->waiters.data = d->prepare.data = d->check.data = d;
+    d->tick.data = d->waiters.data = d->prepare.data = d;
     uv_timer_start(&d->tick, on_tick, tick_ms, tick_ms);
     uv_prepare_start(&d->prepare, on_prepare);
-    uv_check_start(&d->check, on_check);
     for (int i = 0; i < 3; i++) {
         uv_signal_init(&d->loop, &d->signals[i]);
         d->signals[i].data = d;
@@ -458,6 +454,8 @@ int daemon_new(const struct config *config, struct daemon **out, struct diag *di
     if (!r)
         r = uv_loop_init(&d->loop);
     d->loop_is_open = !r;
+    if (!r)
+        r = uv_loop_configure(&d->loop, UV_METRICS_IDLE_TIME);
     if (!r)
         r = build(d, diag);
     if (!r)
@@ -521,7 +519,6 @@ static void stop(struct daemon *d, int error)
     uv_close((uv_handle_t *)&d->tick, NULL);
     uv_close((uv_handle_t *)&d->waiters, NULL);
     uv_close((uv_handle_t *)&d->prepare, NULL);
-    uv_close((uv_handle_t *)&d->check, NULL);
     for (int i = 0; i < 3; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     if (d->server)

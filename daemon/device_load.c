@@ -181,7 +181,6 @@ void device_start_job(struct device *d, const struct device_job *job)
     else
         make_id(d, job->key, id);
     r = key_parse(job->key, strlen(job->key), &d->key, NULL) ? -EINVAL : make_sweep(d, job, id);
-    d->problem = slow_problem(job->section, &d->key);
     if (r) {
         struct sweep_end e = { SWEEP_VERDICT_FAILED, SWEEP_FAIL_EXHAUSTED, strerror(-r) };
 
@@ -189,6 +188,7 @@ void device_start_job(struct device *d, const struct device_job *job)
         device_free_job(d);
         return;
     }
+    d->problem = slow_problem(job->section, &d->key);
     uv_timer_stop(&d->patience);
     d->is_loading = job->resume && !uv_queue_work(d->loop, &d->load, on_load, on_loaded);
     if (!d->is_loading)

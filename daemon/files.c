@@ -199,11 +199,12 @@ static int list_dir(struct list *l, const char *dir, int deep)
         if (e->d_name[0] == '.' ||
             snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= (int)sizeof path)
             continue;
-        if (stat(path, &st) < 0)
-            continue;
-        if (S_ISDIR(st.st_mode) && deep)
+        // What has the suffix is listed whatever it is: whoever reads it says why it cannot.
+        if (has_suffix(e->d_name, l->suffix))
+            r = list_add(l, path);
+        else if (deep && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
             r = list_dir(l, path, 0);
-        else if (!S_ISDIR(st.st_mode) && has_suffix(e->d_name, l->suffix))
+        if (r == -EACCES)
             r = list_add(l, path);
     }
     closedir(d);

@@ -16,9 +16,9 @@ int files_read(const char *path, char **text, size_t *len, struct diag *d);
 int files_write(const char *path, const void *bytes, size_t len, struct diag *d);
 // Creates a directory and its parents, mode 0755 under the umask. Returns 0 or -errno.
 int files_mkdirs(const char *path);
-// Names of regular files in `dir` (and one folder down if `deep`) that end in `suffix`, as full
-// paths, sorted. A missing directory is an empty list. Returns 0 or -errno; free with
-// files_list_free.
+// What ends in `suffix` in `dir` (and one folder down if `deep`), as full paths, sorted; also what
+// is no file at all, and folders that may not be read. A missing directory is an empty list.
+// Returns 0 or -errno; free with files_list_free.
 int files_list(const char *dir, const char *suffix, int deep, char ***paths, size_t *n);
 void files_list_free(char **paths, size_t n);
 // Moves a file that is in the way aside, to "<path>.refused-<n>". Returns 0 or -errno; `out` gets

@@ -111,17 +111,52 @@ static const char *take_text(struct arena *a, const char *text)
     return arena_copy(a, text, strlen(text));
 }
 
-// The command that sweeps a problem, or the whole table it belongs to.
-static const char *sweep_command(const struct store_table *t, const char *key, struct arena *a)
+// The table that a missed problem belongs to, of the asker's environment or of another; NULL = no
+// recipe makes one today.
+static const struct rec_table_header *recipe_table(
+    const struct handlers *h, const struct store_answer *found)
 {
-    char text[KEY_MAX_BYTES + 64];
-    const struct rec_table_header *h = t ? &t->table->header : NULL;
+    const struct store_table *t = found->table ? found->table : found->orphan;
+    const struct rec_table_header *header = t ? &t->table->header : NULL;
+    const struct recipe *r = header ? saver_recipe(h->saver, header->model) : NULL;
 
-    if (!h || !strcmp(h->model, TABLE_ADHOC))
-        snprintf(text, sizeof text, "tunectl sweep '%s'", key);
+    return r && recipe_layout(r, header->layout) ? header : NULL;
+}
+
+static bool is_ambiguous(const struct handlers *h, const struct key *key)
+{
+    unsigned n = 0;
+
+    for (uint32_t i = 0; i < h->sections->n; i++)
+        n += !strcmp(h->sections->row[i].backend, key_backend(key));
+    return n > 1;
+}
+
+static bool is_plain(const char *word)
+{
+    return !word || !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                       "0123456789._+=,:@%/-")];
+}
+
+// The command that sweeps a problem, or the whole table it belongs to; a shell must take it as it
+// stands.
+static const char *sweep_command(const struct handlers *h, const struct rec_table_header *header,
+    const struct key *problem, enum wanted wanted, const char *section, struct arena *a)
+{
+    char text[KEY_MAX_BYTES + SECTIONS_NAME_BYTES + 64], key[KEY_MAX_BYTES],
+        as[SECTIONS_NAME_BYTES + 8] = "";
+
+    key_print(problem, key);
+    if (section[0] && is_ambiguous(h, problem))
+        snprintf(as, sizeof as, " --as %s", section);
+    if (wanted == WANTED_PARKED)
+        snprintf(text, sizeof text, "tunectl sweep --force%s '%s'", as, key);
+    else if (!header || !is_plain(header->model) || !is_plain(header->layout))
+        snprintf(text, sizeof text, "tunectl sweep%s '%s'", as, key);
     else
-        snprintf(text, sizeof text, "tunectl sweep --recipe %.200s%s%.200s", h->model,
-            h->layout && h->layout[0] ? " --layout " : "", h->layout ? h->layout : "");
+        snprintf(text, sizeof text, "tunectl sweep%s --recipe %.200s%s%.200s", as, header->model,
+            header->layout && header->layout[0] ? " --layout " : "",
+            header->layout ? header->layout : "");
     return take_text(a, text);
 }
 
@@ -196,29 +231,30 @@ static void tell_wanted(enum wanted wanted, const struct wanted_outcome *outcome
 }
 
 // Notes a miss and says what happens next. Constant time but for the queue's own bound.
-static void note_miss(struct handlers *h, const struct fingerprint *fp, struct store_answer *found,
-    struct rec_tell_lookup *out, struct arena *a, unsigned uid)
+static void note_miss(struct handlers *h, const struct fingerprint *fp, const char *key, size_t len,
+    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, unsigned uid)
 {
-    const struct rec_table_header *header = found->table ? &found->table->table->header : NULL;
-    bool adhoc = !header || !strcmp(header->model, TABLE_ADHOC);
+    const struct rec_table_header *header = recipe_table(h, found);
     struct wanted_problem p = { .key = found->key,
         .fingerprint = fp,
         .class = WANTED_MISS,
         .uid = uid,
-        .model = adhoc ? NULL : header->model,
-        .layout = adhoc ? NULL : header->layout };
+        .model = header ? header->model : NULL,
+        .layout = header ? header->layout : NULL };
     struct wanted_outcome outcome = { 0 };
+    enum wanted wanted;
     struct ladder loose;
     uint64_t bucket;
 
-    if (!found->table) { // nobody's ladder maps it: it becomes a loose problem
+    if (!found->table && !header) {        // nobody's ladder maps it: it becomes a loose problem
+        key_parse(key, len, &p.key, NULL); // with its own tokens, whatever an orphan mapped them to
         ladder_adhoc(&loose);
         if (ladder_map(&loose, key_tokens(&p.key), &bucket) == 0)
             key_set_tokens(&p.key, bucket);
     }
-    tell_wanted(h->hooks.want(h->hooks.ctx, &p, &outcome), &outcome, found, out, a);
-    out->command =
-        take_text(a, sweep_command(found->orphan ? found->orphan : found->table, out->key, a));
+    wanted = h->hooks.want(h->hooks.ctx, &p, &outcome);
+    tell_wanted(wanted, &outcome, found, out, a);
+    out->command = sweep_command(h, header, &p.key, wanted, outcome.section, a);
 }
 
 static void tell_miss(struct handlers *h, struct store_asker *asker, const char *key, size_t len,
@@ -250,7 +286,7 @@ static void tell_miss(struct handlers *h, struct store_asker *asker, const char 
         if (found->reason == REASON_off_ladder)
             out->next = "use your library's default: a larger ladder would have to be swept";
         else
-            note_miss(h, fp, found, out, a, uid);
+            note_miss(h, fp, key, len, found, out, a, uid);
         if (found->reason == REASON_stale)
             warn_stale(h, found, out);
     }

@@ -423,14 +423,15 @@ void on_explain(struct call *c)
     struct rec_tell_explain tell = { 0 };
     struct rec_tell_lookup answer;
     struct store_answer found;
-    char text[KEY_MAX_BYTES];
+    char asked[KEY_MAX_BYTES], text[KEY_MAX_BYTES];
     struct key key;
-    size_t len;
+    size_t asked_len, len;
 
     if (!asker || !others.rows || !call_key(c, ask->key, "key", &key))
         return;
-    len = key_print(&key, text);
-    store_find(c->h->store, asker, text, len, &found);
+    asked_len = len = key_print(&key, asked);
+    memcpy(text, asked, len + 1);
+    store_find(c->h->store, asker, asked, len, &found);
     if (found.kind != KIND_MISS) { // at its bucket
         len = found.entry->key_len;
         memcpy(text, found.entry->text + TABLE_KEY_OFFSET, len);
@@ -440,7 +441,7 @@ void on_explain(struct call *c)
     }
     if (key_parse(text, len, &key, NULL) == 0)
         fill_deny(c, &key, store_asker_fingerprint(asker), &tell);
-    handlers_answer(c->h, asker, text, len, &found, &answer, c->a, UINT32_MAX);
+    handlers_answer(c->h, asker, asked, asked_len, &found, &answer, c->a, UINT32_MAX);
     store_explain(c->h->store, asker, text, len, note_other, &others);
     tell.key = text;
     tell.answer = &answer;

@@ -317,3 +317,44 @@ void journal_end(struct journal_file *f, bool is_finished)
     f->caught_up = NULL;
     start_write(f);
 }
+
+// --- forgetting ---
+
+struct forgotten {
+    struct journal *j;
+    uv_work_t work;
+    char id[JOURNAL_ID_BYTES];
+};
+
+static void on_forget(uv_work_t *work)
+{
+    struct forgotten *f = work->data;
+
+    journal_remove(f->j->dir, f->id);
+}
+
+static void on_forgotten(uv_work_t *work, int status)
+{
+    struct forgotten *f = work->data;
+    struct journal *j = f->j;
+
+    (void)status;
+    free(f);
+    j->open--;
+    close_if_idle(j);
+}
+
+void journal_forget(struct journal *j, const char *id)
+{
+    struct forgotten *f = calloc(1, sizeof *f);
+
+    if (!f)
+        return; // it is found again at the next start
+    f->j = j;
+    f->work.data = f;
+    snprintf(f->id, sizeof f->id, "%s", id);
+    if (uv_queue_work(j->loop, &f->work, on_forget, on_forgotten))
+        free(f);
+    else
+        j->open++;
+}

@@ -52,6 +52,8 @@ void journal_when_caught_up(struct journal_file *f, void (*caught_up)(void *ctx)
 // No more lines: `is_finished` if the last one was the end, otherwise it will be resumed. The file
 // is closed when all is written; `f` is gone.
 void journal_end(struct journal_file *f, bool is_finished);
+// Removes the journal of a sweep that is not wanted any more; it must not be open.
+void journal_forget(struct journal *j, const char *id);
 struct journal_counts journal_counts(const struct journal *j);
 
 const char *journal_dir(const struct journal *j);

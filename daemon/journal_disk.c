@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon/files.h"
@@ -164,6 +165,12 @@ static bool read_begin(const char *dir, const char *path, struct journal_left *l
     return ok && !strcmp(left->begin->sweep, left->id) && left->begin->format == 1;
 }
 
+// Its problem, or its worker's section, is not wanted here any more.
+static bool is_forgotten(const struct found *f)
+{
+    return f->mtime_ns / 1000000000 + JOURNAL_LEFT_MAX_S < (uint64_t)time(NULL);
+}
+
 static void take_unfinished(const char *dir, const struct found *f, struct journal_scan *scan)
 {
     struct journal_left *left = realloc(scan->left, (scan->n + 1) * sizeof *left);
@@ -221,7 +228,9 @@ void journal_look(const char *dir, bool wants_left, struct journal_scan *scan)
         prune(found, kept, scan);
     }
     for (size_t i = 0; wants_left && i < kept; i++)
-        if (!found[i].is_finished)
+        if (!found[i].is_finished && is_forgotten(&found[i]))
+            scan->removed += !unlink(found[i].path);
+        else if (!found[i].is_finished)
             take_unfinished(dir, &found[i], scan);
     free(found);
     files_list_free(paths, n);

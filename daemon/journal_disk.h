@@ -15,6 +15,7 @@
 #define JOURNAL_KEPT_BYTES     (256u * 1024u * 1024u) // the same for all of them together
 #define JOURNAL_MAX_LEFT       64                     // unfinished ones that are resumed
 #define JOURNAL_TAIL_BYTES     (128u * 1024u) // in which a finished journal's last line lies
+#define JOURNAL_LEFT_MAX_S     (30 * 86400) // an unfinished one that nobody resumed for so long goes
 #define JOURNAL_PATH_BYTES     1024
 
 // A sweep that did not end.
@@ -27,7 +28,7 @@ struct journal_scan {
     struct journal_left *left; // oldest first
     size_t n, finished;
     uint64_t finished_bytes;
-    size_t removed; // finished ones beyond the bounds
+    size_t removed; // finished ones beyond the bounds, unfinished ones that nobody wants
     size_t n_aside; // files no sweep can be resumed from; they were moved aside, ...
     char aside[JOURNAL_PATH_BYTES]; // ... the last of them to here
 };

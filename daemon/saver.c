@@ -1,34 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // saver: see saver.h. A change carries its records as JSON text: a copy that needs no owner,
-// decoded again where it is applied. Files on disk are the base of every write, not our memory, so
-// an admin's edit that was not reloaded yet is not overwritten.
+// decoded again where it is applied. Here: the queue, a batch's way to the pool and back, and
+// publication.
 #include "daemon/saver.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "daemon/files.h"
-
-enum change_kind {
-    CHANGE_PUT_ENTRY,
-    CHANGE_DROP_ENTRY,
-    CHANGE_PUT_RULE,
-    CHANGE_DROP_RULE,
-    CHANGE_RELOAD,
-};
-
-struct change {
-    struct change *next;
-    enum change_kind kind;
-    enum layer layer;
-    char *header, *op, *record; // JSON; `record` is an entry, a rule, a key or an id
-    struct saver_outcome outcome;
-    saver_done *done;
-    void *ctx;
-};
+#include "daemon/saver_in.h"
 
 struct saver {
     uv_loop_t *loop;
@@ -39,30 +20,18 @@ struct saver {
     struct saver_hooks hooks;
     struct change *first, **last;
     size_t pending;
+    struct change *kept; // rules that could not be written; they hold in memory and are tried again
+    size_t n_kept;
+    unsigned ticks;
     struct load *load; // recipes and refusals in force
     struct batch *batch;
     void (*closed)(void *ctx);
     void *closed_ctx;
 };
 
-// What the pool works on. Tables of the current generation are borrowed; those it makes are owned.
-struct batch {
-    struct change *changes;
-    const struct loader_paths *paths;
-    const struct generation *before;
-    struct store_table **tables;
-    bool *owned;
-    size_t n, cap;
-    struct store_deny *deny;
-    bool deny_owned, learned_first;
-    struct load *load; // of a reload; keeps recipes and refusals
-    struct generation *next;
-    char warning[1200];
-};
-
 // --- in the pool ---
 
-static void fault(struct change *c, int error, const struct diag *d)
+void saver_fault(struct change *c, int error, const struct diag *d)
 {
     c->outcome.error = error;
     if (d)
@@ -71,7 +40,7 @@ static void fault(struct change *c, int error, const struct diag *d)
         snprintf(c->outcome.sentence, sizeof c->outcome.sentence, "%s", strerror(-error));
 }
 
-static int batch_add(struct batch *b, struct store_table *t, bool owned)
+int saver_batch_add(struct batch *b, struct store_table *t, bool owned)
 {
     if (b->n == b->cap) {
         size_t cap = b->cap ? b->cap * 2 : 64;
@@ -92,7 +61,7 @@ static int batch_add(struct batch *b, struct store_table *t, bool owned)
     return 0;
 }
 
-static void batch_remove(struct batch *b, size_t at)
+void saver_batch_remove(struct batch *b, size_t at)
 {
     if (b->owned[at])
         store_table_unref(b->tables[at]); // ours alone: no other thread counts it yet
@@ -101,258 +70,23 @@ static void batch_remove(struct batch *b, size_t at)
     b->owned[at] = b->owned[b->n];
 }
 
-static size_t batch_find(const struct batch *b, const char *file)
-{
-    for (size_t i = 0; i < b->n; i++)
-        if (!strcmp(b->tables[i]->file, file))
-            return i;
-    return b->n;
-}
-
-// Reads the table that a change builds on. Absent is fine (NULL); refused is set aside so that
-// nothing stored is lost, and said.
-static int base_table(struct batch *b, const char *path, struct table **out, struct diag *d)
-{
-    char *text, aside[600];
-    size_t len;
-    int r;
-
-    *out = NULL;
-    r = files_read(path, &text, &len, d);
-    if (r == -ENOENT)
-        return 0;
-    if (!r && (r = table_read(text, len, path, out, d)) <= 0)
-        return r;
-    if (r < 0 && r != -EFBIG && r != -EINVAL)
-        return r;
-    r = files_set_aside(path, aside, sizeof aside);
-    if (!r)
-        snprintf(b->warning, sizeof b->warning, "%s was refused (%s); it stands as %s now", path,
-            d->sentence, aside);
-    return r;
-}
-
-// Writes a table's new text and puts it in place of the old one.
-static int replace_table(
-    struct batch *b, const char *path, enum layer layer, const struct buf *text, struct diag *d)
-{
-    struct store_table *t;
-    size_t at;
-    int r = files_mkdirs(loader_dir(b->paths, layer));
-
-    if (!r)
-        r = files_write(path, text->data, text->len, d);
-    if (r)
-        return r;
-    t = loader_table(path, layer, d);
-    if (!t)
-        return -EIO;
-    at = batch_find(b, path);
-    if (at < b->n)
-        batch_remove(b, at);
-    r = batch_add(b, t, true);
-    if (r)
-        store_table_unref(t);
-    return r;
-}
-
-static int write_table(struct batch *b, const char *path, enum layer layer,
-    const struct rec_table_header *header, const struct rec_entry *add, const char *drop,
-    struct diag *d)
-{
-    struct buf text = { 0 };
-    struct table *base = NULL;
-    int r = base_table(b, path, &base, d);
-
-    if (!r)
-        r = table_write(
-            base ? &base->header : header, base, add, add ? 1 : 0, &drop, drop ? 1 : 0, &text);
-    if (!r)
-        r = replace_table(b, path, layer, &text, d);
-    table_free(base);
-    buf_fini(&text);
-    return r;
-}
-
-static void put_entry(struct batch *b, struct change *c)
-{
-    struct arena a = { 0 };
-    struct rec_table_header header = { 0 };
-    struct rec_entry entry = { 0 };
-    struct diag d = { 0 };
-    char name[TABLE_NAME_MAX_BYTES];
-    int r = record_decode(
-        &rec_type_table_header, c->header, strlen(c->header), RECORD_STRICT, &header, &a, &d);
-
-    if (!r)
-        r = record_decode(
-            &rec_type_entry, c->record, strlen(c->record), RECORD_STRICT, &entry, &a, &d);
-    if (!r) {
-        table_file_name(&header, c->op, name);
-        // %.* keeps the compiler's bound check honest; a directory that long was refused by the
-        // configuration.
-        snprintf(c->outcome.file, sizeof c->outcome.file, "%.200s/%.300s",
-            loader_dir(b->paths, c->layer), name);
-        r = write_table(b, c->outcome.file, c->layer, &header, &entry, NULL, &d);
-    }
-    if (r)
-        fault(c, r > 0 ? -EINVAL : r, d.sentence[0] ? &d : NULL);
-    arena_fini(&a);
-}
-
-static void drop_entry(struct batch *b, struct change *c)
-{
-    struct diag d = { 0 };
-    int r = -ENOENT;
-
-    for (size_t i = b->n; i-- > 0;) {
-        const struct store_table *t = b->tables[i];
-
-        if (t->layer != c->layer || !table_find(t->table, c->record, strlen(c->record)))
-            continue;
-        snprintf(c->outcome.file, sizeof c->outcome.file, "%s", t->file);
-        r = write_table(b, c->outcome.file, c->layer, &t->table->header, NULL, c->record, &d);
-        c->outcome.changed += r == 0;
-        if (r)
-            break;
-    }
-    if (r)
-        fault(c, r, d.sentence[0] ? &d : NULL);
-}
-
-static void rules_file(const struct batch *b, char *out, size_t out_bytes)
-{
-    snprintf(out, out_bytes, "%.400s/node.json", b->paths->deny_dir);
-}
-
-// The node's own rules without rule `id`, with `add` behind them (may be NULL). Returns how many
-// were found under that id, or -errno.
-static int write_rules(
-    struct batch *b, const char *id, const struct rec_deny_rule *add, struct diag *d)
-{
-    char path[512];
-    struct deny_file *f = NULL;
-    struct rec_deny_rule *rules = NULL;
-    struct buf text = { 0 };
-    size_t n = 0, len, found = 0;
-    char *old = NULL;
-    int r;
-
-    rules_file(b, path, sizeof path);
-    r = files_read(path, &old, &len, d);
-    if (r == -ENOENT)
-        r = 0;
-    else if (!r && (r = deny_read(old, len, path, &f, d)) > 0)
-        r = -EINVAL; // a broken file of rules is never written over: an admin must look
-    rules = calloc((f ? f->rec.rules.n : 0) + 1, sizeof *rules);
-    for (size_t i = 0; !r && rules && f && i < f->rec.rules.n; i++) {
-        if (!strcmp(f->rec.rules.items[i].id, id))
-            found++;
-        else
-            rules[n++] = f->rec.rules.items[i];
-    }
-    if (!r && add && n >= DENY_MAX_RULES)
-        r = -ENOSPC;
-    if (!r && rules && add)
-        rules[n++] = *add;
-    if (!r)
-        r = rules ? deny_write(rules, n, &text) : -ENOMEM;
-    if (!r)
-        r = files_mkdirs(b->paths->deny_dir);
-    if (!r)
-        r = files_write(path, text.data, text.len, d);
-    buf_fini(&text);
-    free(rules);
-    free(old);
-    deny_free(f);
-    return r ? r : (int)found;
-}
-
-// Reads all rules again after the node's own file was written.
-static int reread_rules(struct batch *b, struct diag *d)
-{
-    size_t n = 0, own = b->deny->n;
-    struct deny_file **files = calloc(own + 2, sizeof *files);
-    const char **names = calloc(own + 2, sizeof *names);
-    char path[512];
-    int r = files && names ? 0 : -ENOMEM;
-
-    rules_file(b, path, sizeof path);
-    for (size_t i = 0; i <= own && !r; i++) {
-        const char *name = i < own ? b->deny->names[i] : path;
-        char *text;
-        size_t len;
-
-        if (i < own && !strcmp(name, path))
-            continue;
-        r = files_read(name, &text, &len, d);
-        if (!r)
-            r = deny_read(text, len, name, &files[n], d) ? -EINVAL : 0;
-        free(text);
-        if (!r)
-            names[n++] = name;
-    }
-    if (!r) {
-        struct store_deny *fresh = store_deny_new(files, names, n);
-
-        n = 0;
-        r = fresh ? 0 : -ENOMEM;
-        if (fresh && b->deny_owned)
-            store_deny_unref(b->deny);
-        if (fresh) {
-            b->deny = fresh;
-            b->deny_owned = true;
-        }
-    }
-    for (size_t i = 0; i < n; i++)
-        deny_free(files[i]);
-    free(files);
-    free(names);
-    return r;
-}
-
-static void change_rule(struct batch *b, struct change *c)
-{
-    struct arena a = { 0 };
-    struct rec_deny_rule rule = { 0 };
-    struct diag d = { 0 };
-    bool put = c->kind == CHANGE_PUT_RULE;
-    int r = put ? record_decode(&rec_type_deny_rule, c->record, strlen(c->record), RECORD_STRICT,
-                      &rule, &a, &d)
-                : 0;
-
-    rules_file(b, c->outcome.file, sizeof c->outcome.file);
-    if (!r) {
-        r = write_rules(b, put ? rule.id : c->record, put ? &rule : NULL, &d);
-        if (r == 0 && !put)
-            r = -ENOENT;
-        else if (r > 0)
-            r = 0;
-    }
-    if (!r)
-        r = reread_rules(b, &d);
-    if (r)
-        fault(c, r > 0 ? -EINVAL : r, d.sentence[0] ? &d : NULL);
-    arena_fini(&a);
-}
-
 static void reload(struct batch *b, struct change *c)
 {
     struct load *l = loader_load(b->paths, b->before);
 
     if (!l) {
-        fault(c, -ENOMEM, NULL);
+        saver_fault(c, -ENOMEM, NULL);
         return;
     }
     while (b->n)
-        batch_remove(b, b->n - 1);
+        saver_batch_remove(b, b->n - 1);
     for (size_t i = 0; i < l->n_tables; i++) {
-        if (batch_add(b, l->tables[i], true))
+        if (saver_batch_add(b, l->tables[i], true))
             store_table_unref(l->tables[i]);
     }
     l->n_tables = 0;
     for (size_t i = 0; i < l->n_kept; i++)
-        batch_add(b, l->kept[i], false);
+        saver_batch_add(b, l->kept[i], false);
     // Rules that cannot be read any more still hold; at start, when none are known, everything is
     // denied.
     if (l->n_deny_refused && b->before) {
@@ -373,14 +107,14 @@ static void apply(struct batch *b, struct change *c)
 {
     switch (c->kind) {
     case CHANGE_PUT_ENTRY:
-        put_entry(b, c);
+        saver_put_in_table(b, c);
         return;
     case CHANGE_DROP_ENTRY:
-        drop_entry(b, c);
+        saver_drop_from_tables(b, c);
         return;
     case CHANGE_PUT_RULE:
     case CHANGE_DROP_RULE:
-        change_rule(b, c);
+        saver_change_rule(b, c);
         return;
     case CHANGE_RELOAD:
         reload(b, c);
@@ -395,10 +129,10 @@ static void on_work(uv_work_t *work)
     int r = 0;
 
     for (size_t i = 0; b->before && i < b->before->n_tables && !r; i++)
-        r = batch_add(b, b->before->tables[i], false);
+        r = saver_batch_add(b, b->before->tables[i], false);
     for (struct change *c = b->changes; c; c = c->next) {
         if (r)
-            fault(c, r, NULL);
+            saver_fault(c, r, NULL);
         else
             apply(b, c);
     }
@@ -426,7 +160,7 @@ static void publish(struct saver *s, struct batch *b)
         bool rule = c->kind == CHANGE_PUT_RULE || c->kind == CHANGE_DROP_RULE;
 
         if (!g && !c->outcome.error)
-            fault(c, -ENOMEM, NULL);
+            saver_fault(c, -ENOMEM, NULL);
         if (g && rule)
             c->outcome.changed = g->n_denied > denied ? g->n_denied - denied : denied - g->n_denied;
     }
@@ -456,6 +190,25 @@ static void batch_free(struct batch *b)
 
 static void start(struct saver *s);
 
+// Tells how a change went. A rule that a sweep found and that could not be written stays with us.
+static void end(struct saver *s, struct change *c)
+{
+    bool stays = c->is_found && c->outcome.error && s->n_kept < SAVER_MAX_KEPT;
+
+    s->pending--;
+    if (c->done)
+        c->done(c->ctx, &c->outcome);
+    c->done = NULL;
+    if (!stays) {
+        change_free(c);
+        return;
+    }
+    memset(&c->outcome, 0, sizeof c->outcome);
+    c->next = s->kept;
+    s->kept = c;
+    s->n_kept++;
+}
+
 static void on_worked(uv_work_t *work, int status)
 {
     struct saver *s = work->data;
@@ -476,9 +229,7 @@ static void on_worked(uv_work_t *work, int status)
         struct change *c = changes;
 
         changes = c->next;
-        s->pending--;
-        c->done(c->ctx, &c->outcome);
-        change_free(c);
+        end(s, c);
     }
     start(s);
 }
@@ -497,6 +248,35 @@ static struct change *take_batch(struct saver *s)
     return first;
 }
 
+static bool has_rules(const struct change *c)
+{
+    while (
+        c && c->kind != CHANGE_PUT_RULE && c->kind != CHANGE_DROP_RULE && c->kind != CHANGE_RELOAD)
+        c = c->next;
+    return c != NULL;
+}
+
+// What reads the rules again would forget those that are in memory only: they follow it.
+static void add_kept(struct saver *s, struct change **changes)
+{
+    while (*changes)
+        changes = &(*changes)->next;
+    *changes = s->kept;
+    s->pending += s->n_kept;
+    s->kept = NULL;
+    s->n_kept = 0;
+}
+
+static void free_kept(struct saver *s)
+{
+    struct change *next;
+
+    for (struct change *c = s->kept; c; c = next) {
+        next = c->next;
+        change_free(c);
+    }
+}
+
 static void start(struct saver *s)
 {
     struct batch *b;
@@ -509,6 +289,7 @@ static void start(struct saver *s)
             void *ctx = s->closed_ctx;
 
             loader_free(s->load);
+            free_kept(s);
             free(s);
             closed(ctx);
         }
@@ -523,6 +304,8 @@ static void start(struct saver *s)
     b->deny = b->before ? b->before->deny : NULL;
     b->learned_first = s->learned_first;
     b->changes = take_batch(s);
+    if (has_rules(b->changes))
+        add_kept(s, &b->changes);
     s->batch = b;
     s->busy = true;
     s->work.data = s;
@@ -551,6 +334,21 @@ void saver_close(struct saver *s, void (*closed)(void *ctx), void *ctx)
     s->closing = true;
     s->closed = closed;
     s->closed_ctx = ctx;
+    start(s);
+}
+
+void saver_tick(struct saver *s)
+{
+    struct change *c = s->kept;
+
+    if (!c || s->closing || ++s->ticks % SAVER_KEPT_TICKS)
+        return;
+    s->kept = c->next;
+    s->n_kept--;
+    c->next = NULL;
+    *s->last = c; // the others go with it
+    s->last = &c->next;
+    s->pending++;
     start(s);
 }
 

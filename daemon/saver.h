@@ -9,8 +9,11 @@
 #include "daemon/loader.h"
 #include "daemon/store.h"
 
-#define SAVER_MAX_CHANGES 8192 // waiting; more are refused with -ENOBUFS
-#define SAVER_MAX_BATCH   256  // applied to one generation
+#define SAVER_MAX_CHANGES   8192 // waiting; more are refused with -ENOBUFS
+#define SAVER_MAX_NAMESAKES 64   // tables of one name and different headers
+#define SAVER_MAX_BATCH     256  // applied to one generation, not counting rules tried again
+#define SAVER_MAX_KEPT      256  // rules tried again; of more, those beyond hold until a reload
+#define SAVER_KEPT_TICKS    6    // between two tries
 
 struct saver_outcome {
     int error;          // 0, or -errno: nothing was published for this change
@@ -33,6 +36,9 @@ struct saver *saver_new(uv_loop_t *loop, struct store *store, const struct loade
 // Runs what is queued to its end, then calls `closed`; the saver is freed after it returns.
 void saver_close(struct saver *s, void (*closed)(void *ctx), void *ctx);
 
+// Once a watchdog tick: tries again what could not be written and must not be forgotten.
+void saver_tick(struct saver *s);
+
 // Each copies its arguments and calls `done` exactly once, later, on the loop. Returns 0 or -errno
 // (then `done` is not called).
 int saver_put_entry(struct saver *s, enum layer layer, const struct rec_table_header *header,
@@ -41,6 +47,7 @@ int saver_put_entry(struct saver *s, enum layer layer, const struct rec_table_he
 // does.
 int saver_drop_entry(
     struct saver *s, enum layer layer, const char *key, saver_done *done, void *ctx);
+// A rule whose source is "sweep" holds even if it cannot be written, and is tried again.
 int saver_put_rule(struct saver *s, const struct rec_deny_rule *rule, saver_done *done, void *ctx);
 int saver_drop_rule(struct saver *s, const char *id, saver_done *done, void *ctx);
 int saver_reload(struct saver *s, saver_done *done, void *ctx);

@@ -13,6 +13,7 @@
 #include <zmq.h>
 
 #define SERVER_LINGER_MS      200
+#define SERVER_MAX_SPARE      16 // times a socket's file may go until connections are given up for it
 #define SERVER_REQUEST_FRAMES 5 // routing id, header, digest, job, body
 
 struct gate {
@@ -24,6 +25,7 @@ struct gate {
     char path[SERVER_PATH_BYTES];
     dev_t dev;
     ino_t ino;
+    unsigned spare; // listeners whose file is gone; they hold the connections made through it
 };
 
 struct server {
@@ -415,7 +417,12 @@ int server_rebind(struct server *s, struct diag *d)
         if (gate_is_reachable(g))
             continue;
         snprintf(endpoint, sizeof endpoint, "ipc://%s", g->path);
-        zmq_unbind(g->socket, endpoint);
+        // Unbinding hangs up on everybody who is connected: done rarely, to be rid of old
+        // listeners.
+        if (++g->spare > SERVER_MAX_SPARE) {
+            zmq_unbind(g->socket, endpoint);
+            g->spare = 0;
+        }
         r = bind_gate(g, d);
         if (r)
             return r;

@@ -327,7 +327,7 @@ static void add_entry(struct build *b, uint32_t at, const struct table_entry *e)
     key_spell(&k, &spelled);
     rung->tokens_at = (uint16_t)spelled.tokens_at;
     rung->tokens_len = (uint16_t)spelled.tokens_len;
-    rung->hash = key_hash(blank, key_respell(&spelled, "*", blank));
+    rung->hash = key_hash(blank, key_respell(&spelled, 0, blank));
     rung->entry = e;
     rung->table = at;
     rung->scope = node->scope;
@@ -700,7 +700,7 @@ static const struct rung *find_rung(
     const struct store_index *x = g->index;
     const struct rung *loose = NULL, *other = NULL;
     char blank[KEY_MAX_BYTES];
-    size_t len = key_respell(key, "*", blank);
+    size_t len = key_respell(key, 0, blank);
     uint64_t hash = key_hash(blank, len);
 
     for (uint32_t i = rung_first(x, blank, len, hash); i < x->n_rungs && x->rungs[i].hash == hash;
@@ -717,39 +717,44 @@ static const struct rung *find_rung(
     return loose ? loose : other;
 }
 
-static void find_mapped(const struct generation *g, struct store_asker *a, const struct rung *rung,
-    const struct key_text *key, struct store_answer *out)
+// Maps `*tokens` to its bucket and looks that up. True: `out` is a hit or default.
+static bool find_mapped(const struct generation *g, struct store_asker *a,
+    const struct key_text *key, uint64_t *tokens, struct store_answer *out)
 {
-    const struct table *t = g->tables[rung->table]->table;
-    char text[KEY_MAX_BYTES], tokens[24];
-    uint64_t bucket;
+    const struct rung *rung = find_rung(g, a, key);
+    char text[KEY_MAX_BYTES];
 
+    if (!rung)
+        return false;
     if (scope_match(g, a, rung->scope) == FINGERPRINT_SAME)
         out->table = g->tables[rung->table];
-    if (ladder_map(&t->ladder, key_tokens(&out->key), &bucket)) {
+    if (ladder_map(&g->tables[rung->table]->table->ladder, *tokens, tokens)) {
         if (out->table)
             out->reason = REASON_off_ladder;
-        return;
+        return false;
     }
-    key_set_tokens(&out->key, bucket);
-    snprintf(tokens, sizeof tokens, "%llu", (unsigned long long)bucket);
-    find_exact(g, a, text, key_respell(key, tokens, text), out);
+    return find_exact(g, a, text, key_respell(key, *tokens, text), out);
 }
 
-void store_find(
-    struct store *s, struct store_asker *a, const char *key, size_t len, struct store_answer *out)
+// The problem is known under these very bytes, but for the tokens: most lookups of a running
+// server.
+static bool find_unparsed(const struct generation *g, struct store_asker *a, const char *key,
+    size_t len, struct store_answer *out)
 {
-    const struct generation *g = s->generation;
-    const struct rung *rung;
     struct key_text text;
+    uint64_t tokens;
+
+    return key_split(key, len, &text, &tokens) && find_mapped(g, a, &text, &tokens, out);
+}
+
+// Parses the key: for those in another order, and for what a miss has to tell.
+static void find_parsed(const struct generation *g, struct store_asker *a, const char *key,
+    size_t len, struct store_answer *out)
+{
+    struct key_text text;
+    uint64_t tokens;
     int r;
 
-    memset(out, 0, offsetof(struct store_answer, key));
-    out->has_key = false;
-    out->kind = KIND_MISS;
-    out->reason = REASON_unseeded;
-    if (!asker_ready(a, g) || find_exact(g, a, key, len, out))
-        return;
     diag_clear(&out->diag);
     r = key_parse(key, len, &out->key, &out->diag);
     if (!r && out->key.blank) {
@@ -763,12 +768,24 @@ void store_find(
     }
     out->has_key = true;
     key_spell(&out->key, &text);
-    if ((text.len != len || memcmp(text.text, key, len) != 0) &&
-        find_exact(g, a, text.text, text.len, out))
-        return;
-    rung = find_rung(g, a, &text);
-    if (rung)
-        find_mapped(g, a, rung, &text, out);
+    tokens = key_tokens(&out->key);
+    if (!find_exact(g, a, text.text, text.len, out))
+        find_mapped(g, a, &text, &tokens, out);
+    key_set_tokens(&out->key, tokens);
+}
+
+void store_find(
+    struct store *s, struct store_asker *a, const char *key, size_t len, struct store_answer *out)
+{
+    const struct generation *g = s->generation;
+
+    memset(out, 0, offsetof(struct store_answer, key));
+    out->has_key = false;
+    out->kind = KIND_MISS;
+    out->reason = REASON_unseeded;
+    if (asker_ready(a, g) && !find_exact(g, a, key, len, out) &&
+        !find_unparsed(g, a, key, len, out))
+        find_parsed(g, a, key, len, out);
 }
 
 static const char *why_not(const struct node *n, enum fingerprint_match match, bool served)

@@ -461,9 +461,9 @@ void sweep_resume(struct sweep *s, uint64_t now_ms, struct sweep_effects *out)
             sweep_deny(s, i, "found before the daemon ended");
     if (s->state == SWEEP_PUBLISHING) {
         sweep_emit(s, SWEEP_PUBLISH)->entry = &s->entry.rec;
-    } else if (s->state != SWEEP_DONE && s->end.verdict) {
-        sweep_finish(s);
-    } else if (s->state != SWEEP_DONE) {
+    } else if (s->end.verdict) {
+        sweep_finish(s); // also if it was done already, and only its last line is missing
+    } else {
         if (lost)
             sweep_note_loss(s, SWEEP_LOSS_RESTART, -1, NULL);
         s->must_yield = true;

@@ -193,6 +193,17 @@ static void on_quiet(void *ctx)
     sweeps_kick(s);
 }
 
+// A table knows it by now: another's, or ours, if we ended between its entry's publication and the
+// journal's last line.
+static void drop_known(struct sweeps *s, struct queue_item *item, uint64_t now_ms)
+{
+    const char *left = sweeps_take_left(s, item);
+
+    if (left)
+        journal_forget(s->journal, left);
+    queue_end(s->queue, item, QUEUE_END_DONE, NULL, now_ms);
+}
+
 struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint32_t sections)
 {
     uint64_t now = uv_now(s->loop);
@@ -210,8 +221,7 @@ struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint3
 
         if (!known)
             return item;
-        queue_end(
-            s->queue, item, QUEUE_END_DONE, NULL, now); // somebody else's table knows it by now
+        drop_known(s, item, now);
     }
     return NULL;
 }
@@ -448,7 +458,6 @@ static void on_scanned(void *ctx, const struct journal_scan *scan)
         snprintf(left->id, sizeof left->id, "%s", scan->left[i].id);
         snprintf(left->key, sizeof left->key, "%s", begin->key);
         left->section = (uint32_t)section;
-        left->digest = fp.digest;
         s->n_left++;
         queue_add(s->queue,
             &(struct queue_ask){ .key = &key,

@@ -17,22 +17,15 @@ struct sweeps_slot *sweeps_slot_of(struct sweeps *s, const struct device *d)
 
 // --- a job ---
 
-// The unfinished journal of a problem, if it was begun in the environment of today; each is used
-// once.
-static const char *take_left(struct sweeps *s, const struct queue_item *item)
+const char *sweeps_take_left(struct sweeps *s, const struct queue_item *item)
 {
-    uint64_t digest = s->sections->row[item->section].fingerprint.digest;
-
     for (uint32_t i = 0; i < s->n_left; i++) {
         struct sweeps_left *left = &s->left[i];
 
         if (left->section != item->section || strcmp(left->key, item->key) != 0)
             continue;
         left->key[0] = '\0';
-        if (left->digest == digest)
-            return left->id;
-        log_info("an unfinished sweep is not resumed: its worker's environment changed", "sweep=%s",
-            left->id);
+        return left->id; // the device starts over if its environment is not that of then
     }
     return NULL;
 }
@@ -51,7 +44,7 @@ static bool need_next(void *ctx, struct device *d, uint32_t sections, struct dev
         .key = item->key,
         .model = item->model,
         .layout = item->layout };
-    job->resume = take_left(s, item);
+    job->resume = sweeps_take_left(s, item);
     if (sweeps_served(s, item->section, item->key, &served) &&
         !(served.kind == KIND_DEFAULT && served.entry->state == ENTRY_NOISY)) {
         job->has_incumbent = true;

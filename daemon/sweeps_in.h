@@ -28,7 +28,6 @@ struct sweeps_left { // an unfinished journal
     char id[JOURNAL_ID_BYTES];
     char key[KEY_MAX_BYTES];
     uint32_t section;
-    uint64_t digest; // of the environment it was begun in
 };
 
 struct sweeps_quota {
@@ -78,6 +77,9 @@ void sweeps_event(struct sweeps *s, const char *kind, const char *key, const cha
 void sweeps_kick(struct sweeps *s);
 // Queues what the configured recipes name and nobody answers yet, for a section.
 void sweeps_queue_recipes(struct sweeps *s, uint32_t section);
+// The id of a problem's unfinished journal, if it was begun in the environment of today; each is
+// told once. NULL = none.
+const char *sweeps_take_left(struct sweeps *s, const struct queue_item *item);
 // The next problem for a device; NULL = none now.
 struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint32_t sections);
 // The entry served today for a section's environment; false = a miss.

@@ -292,15 +292,49 @@ size_t key_print(const struct key *k, char out[KEY_MAX_BYTES])
     return spelled.len;
 }
 
-size_t key_respell(const struct key_text *k, const char *tokens, char out[KEY_MAX_BYTES])
+size_t key_respell(const struct key_text *k, uint64_t tokens, char out[KEY_MAX_BYTES])
 {
     size_t behind = k->tokens_at + k->tokens_len;
     char *at = put_text(out, k->text, k->tokens_at);
 
-    at = put_text(at, tokens, strlen(tokens));
+    at = tokens ? put_size(at, tokens) : put_text(at, "*", 1);
     at = put_text(at, k->text + behind, k->len - behind);
     *at = '\0';
     return (size_t)(at - out);
+}
+
+static const struct op_info *op_of(const char *text, size_t len)
+{
+    const char *comma = memchr(text, ',', len);
+
+    for (int op = 0; op < OP_COUNT && comma; op++)
+        if (text_is(text, (size_t)(comma - text), op_infos[op].name))
+            return &op_infos[op];
+    return NULL;
+}
+
+bool key_split(const char *text, size_t len, struct key_text *out, uint64_t *tokens)
+{
+    const struct op_info *op = len < KEY_MAX_BYTES ? op_of(text, len) : NULL;
+    const struct dim_info *dim = op ? &op->dims[op->tokens_dim] : NULL;
+    const char *at = text, *end = text + len, *stop;
+    size_t name = dim ? strlen(dim->name) : 0;
+
+    do {
+        at = dim ? memchr(at, ',', (size_t)(end - at)) : NULL;
+        if (!at++)
+            return false;
+    } while ((size_t)(end - at) <= name || at[name] != '=' || memcmp(at, dim->name, name) != 0);
+    at += name + 1;
+    stop = memchr(at, ',', (size_t)(end - at));
+    stop = stop ? stop : end;
+    if (parse_size(dim, at, (size_t)(stop - at), tokens, NULL))
+        return false;
+    memcpy(out->text, text, len);
+    out->len = len;
+    out->tokens_at = (size_t)(at - text);
+    out->tokens_len = (size_t)(stop - at);
+    return true;
 }
 
 uint64_t key_tokens(const struct key *k)

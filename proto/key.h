@@ -74,8 +74,12 @@ struct key_text {
     size_t tokens_at, tokens_len;
 };
 void key_spell(const struct key *k, struct key_text *out);
-// Writes the text with another value there; `tokens` is decimal or "*". Returns its length.
-size_t key_respell(const struct key_text *k, const char *tokens, char out[KEY_MAX_BYTES]);
+// Writes the text with another value there, 0 = "*". Returns its length.
+size_t key_respell(const struct key_text *k, uint64_t tokens, char out[KEY_MAX_BYTES]);
+// Looks into a text for its op and the value of the ladder's dimension, and copies it. Much cheaper
+// than parsing, and checks nothing else: the rest must be compared with a text that is known. False
+// if there is no op or no such value.
+bool key_split(const char *text, size_t len, struct key_text *out, uint64_t *tokens);
 // The value of the ladder's dimension.
 uint64_t key_tokens(const struct key *k);
 // The same problem at another value of the ladder's dimension, or at all of them (blank).

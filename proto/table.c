@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/digest.h"
-
 #define TABLE_TACTICS_COMPARED 8 // entries before one that are asked for the same tactic
 
 static const char header_open[] = "{\"header\":";
@@ -49,8 +47,16 @@ static int refuse_at(int r, struct diag *d, uint32_t line)
     return r > 0 ? TABLE_E_REFUSED : r;
 }
 
-// Next line: [*at, *at + *len) without its newline and carriage return. False at the end of the
-// text.
+// Blanks at a line's end, which editors leave, and the carriage return of other systems.
+static size_t without_blanks(const char *line, size_t len)
+{
+    while (len && (line[len - 1] == ' ' || line[len - 1] == '\t' || line[len - 1] == '\r'))
+        len--;
+    return len;
+}
+
+// Next line: [*at, *at + *len) without its newline and what is blank before it. False at the end of
+// the text.
 static bool next_line(const struct table *t, size_t *pos, const char **at, size_t *len)
 {
     const char *end;
@@ -61,8 +67,7 @@ static bool next_line(const struct table *t, size_t *pos, const char **at, size_
     end = memchr(*at, '\n', t->len - *pos);
     *len = end ? (size_t)(end - *at) : t->len - *pos;
     *pos += *len + 1;
-    if (*len && (*at)[*len - 1] == '\r')
-        --*len;
+    *len = without_blanks(*at, *len);
     return true;
 }
 
@@ -224,7 +229,7 @@ static int read_entries(struct table *t, size_t pos, struct diag *d)
         }
         comma = len && line[len - 1] == ',';
         e->text = line;
-        e->text_len = (uint32_t)(len - comma);
+        e->text_len = (uint32_t)without_blanks(line, len - comma); // ends in its brace
         e->line = number;
         r = read_entry(t, e, &scratch, d);
         arena_clear(&scratch);
@@ -441,62 +446,4 @@ int table_compose(const struct rec_table_header *header, const struct table_entr
     r = put_lines(header, lines, n, out);
     free(lines);
     return r;
-}
-
-#define NAME_TAIL_BYTES sizeof ",digest=0123456789abcdef.json"
-
-// A name in the making; `all` is what it would be if names had no bound.
-struct name {
-    char *text;
-    size_t len;
-    bool is_cut;
-    struct buf all;
-};
-
-static void name_add(struct name *name, const char *text)
-{
-    buf_str(&name->all, text);
-    for (; *text && name->len + NAME_TAIL_BYTES < TABLE_NAME_MAX_BYTES; text++)
-        name->text[name->len++] =
-            isalnum((unsigned char)*text) || strchr("._+=,-", *text) ? *text : '_';
-    name->is_cut = name->is_cut || *text;
-}
-
-static void name_facts(struct name *name, const struct rec_fingerprint *fingerprint)
-{
-    struct facts facts;
-
-    if (facts_from(fingerprint, &facts, NULL))
-        return;
-    for (int i = 0; i < FACT_COUNT; i++) {
-        if (!facts.value[i][0] || fact_is_recorded((enum fact)i))
-            continue;
-        name_add(name, ",");
-        name_add(name, i == FACT_device ? "device_name" : fact_name((enum fact)i));
-        name_add(name, "=");
-        name_add(name, facts.value[i]);
-    }
-}
-
-void table_file_name(
-    const struct rec_table_header *header, const char *op, char out[TABLE_NAME_MAX_BYTES])
-{
-    struct name name = { .text = out };
-    char tail[NAME_TAIL_BYTES] = ".json";
-
-    name_add(&name, header->model);
-    if (op && !strcmp(header->model, TABLE_ADHOC)) {
-        name_add(&name, ",");
-        name_add(&name, op);
-    }
-    if (header->layout && header->layout[0]) {
-        name_add(&name, ",");
-        name_add(&name, header->layout);
-    }
-    name_facts(&name, header->fingerprint);
-    if (name.is_cut && !buf_error(&name.all)) // two long names must not meet where they are cut
-        snprintf(tail, sizeof tail, ",digest=%016llx.json",
-            (unsigned long long)digest_u64(name.all.data, name.all.len));
-    memcpy(out + name.len, tail, strlen(tail) + 1);
-    buf_fini(&name.all);
 }

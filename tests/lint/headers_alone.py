@@ -10,7 +10,7 @@ import tree
 def compile_alone(root, name):
     # Included by a file, not compiled itself: #pragma once in a main file is a warning.
     done = subprocess.run(
-        ["gcc", *tree.HOUSE_FLAGS, *tree.HOUSE_DEFINES, "-fsyntax-only", "-x", "c", f"-I{root}", "-"],
+        ["gcc", *tree.HOUSE_FLAGS, *tree.HOUSE_DEFINES, "-fsyntax-only", "-x", "c", f"-I{root}", f"-I{root}/client", "-"],
         input=f'#include "{name}"\ntypedef int nothing_else;\n', capture_output=True, text=True,
     )
     errors = [line for line in done.stderr.splitlines() if "error:" in line]

@@ -641,6 +641,37 @@ static void test_resume_after_any_line(void **state)
     sim_fini(&whole);
 }
 
+// A write that was cut short may end between two lines of one step.
+static void test_resume_from_any_prefix(void **state)
+{
+    static const char *const reasons[] = { NULL, "unsupported" };
+    struct sim_setup setup;
+    struct sim whole, prefix, sim;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        sim_setup_init(&setup, 6);
+        setup.candidate[1].check = SIM_WRONG;
+        setup.candidate[2].look = SIM_CRASH;
+        setup.candidate[3].us = 80;
+        setup.slow = 1u << 5;
+        setup.refuse = reasons[i];
+        sim_run(&whole, &setup);
+        for (unsigned lines = 1; lines < whole.n_lines; lines++) {
+            prefix = whole;
+            prefix.n_lines = lines;
+            sim_resume(&sim, &setup, &prefix);
+            assert_int_equal(sim.finished, 1);
+            assert_int_equal(sim.end, whole.end);
+            assert_int_equal(sim.fail, whole.fail);
+            assert_string_equal(sim.tactic, whole.tactic);
+            assert_true(sim.entry.gain == whole.entry.gain);
+            sim_fini(&sim);
+        }
+        sim_fini(&whole);
+    }
+}
+
 // Twice in a row, and with a yield in the journal.
 static void test_resume_of_a_resume(void **state)
 {
@@ -928,6 +959,7 @@ int main(void)
         cmocka_unit_test(test_yield_kills_at_once_and_waits),
         cmocka_unit_test(test_cancel_anywhere),
         cmocka_unit_test(test_resume_after_any_line),
+        cmocka_unit_test(test_resume_from_any_prefix),
         cmocka_unit_test(test_resume_of_a_resume),
         cmocka_unit_test(test_a_journal_that_cannot_be),
         cmocka_unit_test(test_every_cell),

@@ -228,7 +228,7 @@ class Manager:
     def listen(self):
         while True:
             data = self.socket.recv(4096)
-            if data == b"enough":
+            if not data:  # closed
                 return
             self.heard.append((time.monotonic(), data.decode()))
 
@@ -236,8 +236,6 @@ class Manager:
         return {"NOTIFY_SOCKET": self.path, **({"WATCHDOG_USEC": str(watchdog_us)} if watchdog_us else {})}
 
     def close(self):
-        end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        end.sendto(b"enough", self.path)
-        end.close()
+        self.socket.shutdown(socket.SHUT_RDWR)
         self.thread.join(5)
         self.socket.close()

@@ -34,6 +34,8 @@ static void key_of(const char *m, const char *n, struct key *out)
 
 #define RULE(more)                                                                                 \
     "{\"id\":\"x\",\"op\":\"matmul\",\"backend\":\"cublaslt\",\"reason\":\"r\"," more "}"
+#define OTHER(backend, more)                                                                       \
+    "{\"id\":\"z\",\"op\":\"matmul\",\"backend\":\"" backend "\",\"reason\":\"z\"," more "}"
 // raft#3098: algorithm 68 of cuBLASLt 13.6 fails once an operand spans 2^31 elements.
 #define RAFT                                                                                       \
     RULE("\"tactic\":{\"algo\":68},\"versions\":[{\"fact\":\"cublaslt\",\"min\":\"13.6\","         \
@@ -164,15 +166,13 @@ static void test_id(void **state)
     static const char *const same[] = {
         RULE("\"tactic\":{\"a\":1,\"b\":2}"),
         RULE("\"tactic\":{\"b\":2.0,\"a\":1},\"source\":\"admin\",\"date\":\"2026-12-02\""),
-        "{\"id\":\"z\",\"op\":\"matmul\",\"backend\":\"cublaslt\",\"reason\":\"z\",\"tactic\":{"
-        "\"a\":1,\"b\":2}}",
+        OTHER("cublaslt", "\"tactic\":{\"a\":1,\"b\":2}"),
     };
     static const char *const others[] = {
         RULE("\"tactic\":{\"a\":1,\"b\":3}"),
         RULE("\"tactic\":{\"a\":1,\"b\":2},\"dims\":[{\"dim\":\"m\",\"min\":1}]"),
         RULE("\"tactic\":{\"a\":1,\"b\":2},\"versions\":[{\"fact\":\"driver\",\"min\":\"1\"}]"),
-        "{\"id\":\"x\",\"op\":\"matmul\",\"backend\":\"cudnn\",\"reason\":\"r\",\"tactic\":{\"a\":"
-        "1,\"b\":2}}",
+        OTHER("cudnn", "\"tactic\":{\"a\":1,\"b\":2}"),
     };
     struct arena a = { 0 };
     char first[17], id[17];

@@ -256,7 +256,7 @@ static void test_dimensions(void **state)
 
 static void test_respell(void **state)
 {
-    static const char *const tokens[] = { "*", "1", "64", "1099511627776" };
+    static const uint64_t tokens[] = { 0, 1, 64, KEY_MAX_SIZE };
     uint64_t seed = 8;
 
     (void)state;
@@ -269,15 +269,52 @@ static void test_respell(void **state)
         for (size_t t = 0; t < sizeof tokens / sizeof tokens[0]; t++) {
             struct key other = k;
 
-            if (tokens[t][0] == '*')
+            if (tokens[t] == 0)
                 key_set_blank(&other);
             else
-                key_set_tokens(&other, strtoull(tokens[t], NULL, 10));
+                key_set_tokens(&other, tokens[t]);
             key_print(&other, by_hand);
             assert_int_equal(key_respell(&spelled, tokens[t], out), strlen(by_hand));
             assert_string_equal(out, by_hand);
         }
     }
+}
+
+// Splitting finds in a canonical text what spelling puts there, and nothing where there is nothing.
+static void test_split(void **state)
+{
+    static const char *const nothing[] = { "", "matmul", "matmul,", "matmul,m",
+        "matmul,m=", "matmul,m=*", "matmul,m=0", "matmul,m=064", "matmul,m=1099511627777",
+        "matmul,mm=1", "matmul,tokens=1", "gemm,m=1", ",m=1", "matmul,n=1,k=2",
+        "moe_grouped_matmul,m=1" };
+    uint64_t seed = 9, tokens;
+    struct key_text found;
+
+    (void)state;
+    for (int i = 0; i < 1000; i++) {
+        struct key k = random_key(&seed);
+        struct key_text spelled;
+
+        key_spell(&k, &spelled);
+        assert_int_equal(key_split(spelled.text, spelled.len, &found, &tokens), !k.blank);
+        if (k.blank)
+            continue;
+        assert_int_equal(tokens, key_tokens(&k));
+        assert_int_equal(found.len, spelled.len);
+        assert_int_equal(found.tokens_at, spelled.tokens_at);
+        assert_int_equal(found.tokens_len, spelled.tokens_len);
+        assert_memory_equal(found.text, spelled.text, spelled.len);
+    }
+    for (size_t i = 0; i < sizeof nothing / sizeof nothing[0]; i++) {
+        char *exact = malloc(strlen(nothing[i]) + 1);
+
+        assert_non_null(exact);
+        memcpy(exact, nothing[i], strlen(nothing[i]));
+        assert_false(key_split(exact, strlen(nothing[i]), &found, &tokens));
+        free(exact);
+    }
+    assert_true(key_split("matmul,m=7", 10, &found, &tokens)); // the rest is not its business
+    assert_int_equal(tokens, 7);
 }
 
 // Every byte counts, and every length is read to its end and no further.
@@ -317,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_longest),
         cmocka_unit_test(test_dimensions),
         cmocka_unit_test(test_respell),
+        cmocka_unit_test(test_split),
         cmocka_unit_test(test_hash),
     };
 

@@ -256,7 +256,8 @@ static void test_accepted(void **state)
 {
     static const char *const texts[] = {
         HEAD "]}", HEAD "]}\n\n\n", HEAD ENTRY("64") "\n]}",
-        HEAD ENTRY("64") ",\n" ENTRY("2") "\n]}\n", // sorted when read
+        HEAD ENTRY("64") ",\n" ENTRY("2") "\n]}\n",            // sorted when read
+        HEAD ENTRY("2") " \t, \r\n" ENTRY("64") " \n]} \n \n", // blanks at the ends
     };
 
     (void)state;
@@ -269,6 +270,8 @@ static void test_accepted(void **state)
             assert_true(table_key_order(t->entries[e - 1].text + TABLE_KEY_OFFSET,
                             t->entries[e - 1].key_len, t->entries[e].text + TABLE_KEY_OFFSET,
                             t->entries[e].key_len) < 0);
+        for (size_t e = 0; e < t->n; e++) // an answer is put before the brace
+            assert_int_equal(t->entries[e].text[t->entries[e].text_len - 1], '}');
         table_free(t);
     }
     assert_null(table_free(NULL));

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// saver_in: what the saver files share. saver.c queues changes and publishes; in the thread pool
+// saver_tables.c changes tables and saver_rules.c rules. Private to saver*.c.
+#pragma once
+#include "daemon/saver.h"
+
+enum change_kind {
+    CHANGE_PUT_ENTRY,
+    CHANGE_DROP_ENTRY,
+    CHANGE_PUT_RULE,
+    CHANGE_DROP_RULE,
+    CHANGE_RELOAD,
+};
+
+struct change {
+    struct change *next;
+    enum change_kind kind;
+    enum layer layer;
+    char *header, *op, *record; // JSON; `record` is an entry, a rule, a key or an id
+    struct saver_outcome outcome;
+    saver_done *done; // NULL = told already: a rule that is tried again
+    void *ctx;
+    bool is_found; // a rule that a sweep found: it holds whether or not it can be written
+};
+
+// What the pool works on. Tables of the current generation are borrowed; those it makes are owned.
+struct batch {
+    struct change *changes;
+    const struct loader_paths *paths;
+    const struct generation *before;
+    struct store_table **tables;
+    bool *owned;
+    size_t n, cap;
+    struct store_deny *deny;
+    bool deny_owned, learned_first;
+    struct load *load; // of a reload; keeps recipes and refusals
+    struct generation *next;
+    char warning[1200];
+};
+
+// Notes why a change failed; `d` may be NULL.
+void saver_fault(struct change *c, int error, const struct diag *d);
+// Takes a table into the batch. Returns 0 or -ENOMEM.
+int saver_batch_add(struct batch *b, struct store_table *t, bool owned);
+void saver_batch_remove(struct batch *b, size_t at);
+
+// In the pool: each applies one change, and notes in its outcome what came of it.
+void saver_put_in_table(struct batch *b, struct change *c);
+void saver_drop_from_tables(struct batch *b, struct change *c);
+void saver_change_rule(struct batch *b, struct change *c);

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Do sweeps from empty agree? N sweeps of each problem with the oneDNN worker, judged by all their rounds.
+
+usage: agree.py --build DIR [--sweeps 20] [--problems K | --all-problems] [--recipe qwen2.5-0.5b]
+
+Each sweep starts with an empty state directory, so nothing is remembered. The judge is the pool of the rounds
+of all N sweeps of a problem, read from their journals: per candidate the median over rounds of its log time
+minus native's in the same round. A pair of sweeps agrees if it chose the same tactic, or tactics that the judge
+puts within 1 %. Noisy and contaminated sweeps are counted apart; a contaminated one is asked again, at most
+twice. Fails below 95 % of pairs, or above 10 % noisy.
+"""
+import argparse
+import collections
+import json
+import math
+import pathlib
+import statistics
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import harness  # noqa: E402
+
+SAME = 0.01        # tactics that the pool puts closer than this are equal
+WANT_PAIRS = 0.95  # share of pairs that must agree
+MAX_NOISY = 0.10   # share of sweeps that may end noisy
+AGAIN = 2          # a contaminated sweep is asked again so often
+
+
+def recipe_keys(root, name, count):
+    """The smallest `count` problems of a recipe (all if None), by the work they are."""
+    recipe = json.loads((root / "tables/recipes" / f"{name}.json").read_text())
+    keys = []
+    for problem in recipe["layouts"][0]["problems"]:
+        for bucket in problem.get("buckets", recipe["ladder"]["values"]):
+            dims = dict(d.split("=", 1) for d in problem["key"].split(",")[1:])
+            keys.append((bucket * int(dims["n"]) * int(dims["k"]), problem["key"].replace("m=*", f"m={bucket}")))
+    keys.sort()
+    if count is None:
+        return [k for _, k in keys]
+    # spread over sizes, the very large ones left out
+    usable = keys[: max(count, len(keys) * 2 // 3)]
+    return [usable[i * (len(usable) - 1) // max(1, count - 1)][1] for i in range(count)]
+
+
+def read_journals(state, pool, kernels):
+    """Adds the rounds of all journals below `state`: pool[key][tactic] = log time over native's, a round each."""
+    for path in (state / "journal").glob("*.jsonl"):
+        key, names = None, []
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            if row["say"] == "journal_begin":
+                key = row["key"]
+            elif row["say"] == "opened":
+                names = [json.dumps(c["tactic"], sort_keys=True) for c in row["candidates"]]
+                kernels[key] = dict(zip(names, (c["name"] for c in row["candidates"])))
+            elif row["say"] == "samples" and not row.get("foreign") and row["order"].count(0) == 2:
+                times = list(zip(row["order"], row["device_us"]))
+                native = statistics.fmean(math.log(t) for c, t in times if c == 0)
+                for c, t in times:
+                    if c:
+                        pool[key][names[c]].append(math.log(t) - native)
+
+
+def sweep_once(build, keys, chosen, noisy, contaminated, pool, kernels):
+    daemon = harness.Daemon(build)
+    daemon.workers["cpu"] = {"command": daemon.build / "daemon/workers/tactic-onednn", "backend": "onednn",
+                             "device": "cpu", "nice": "0"}
+    daemon.write_config()
+    with daemon:
+        daemon.wait_ready()
+        for key in keys:
+            for attempt in range(1 + AGAIN):
+                daemon.tunectl("sweep", key, "--as", "cpu", "--wait", "--force", timeout=600)
+                answer = daemon.lookup(key)
+                if answer["kind"] != "miss":
+                    break
+                contaminated[key] += 1
+            if answer["kind"] == "miss":
+                continue
+            if answer["state"] == "noisy":
+                noisy[key] += 1
+            tactic = answer.get("tactic")
+            chosen[key].append(json.dumps(tactic, sort_keys=True) if tactic else None)
+        read_journals(daemon.dir / "state", pool, kernels)
+
+
+def judge(key, chosen, pool):
+    """(pairs, agreeing pairs, distinct choices, worst distance) of one problem."""
+    value = {None: 0.0, **{t: statistics.median(v) for t, v in pool[key].items()}}
+    picks = chosen[key]
+    pairs = agree = 0
+    worst = 0.0
+    for i, a in enumerate(picks):
+        for b in picks[i + 1:]:
+            distance = abs(math.expm1(value.get(a, 0.0) - value.get(b, 0.0)))
+            pairs += 1
+            agree += a == b or distance <= SAME
+            worst = max(worst, distance if a != b else 0.0)
+    return pairs, agree, len(set(picks)), worst
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--sweeps", type=int, default=20)
+    parser.add_argument("--problems", type=int, default=3)
+    parser.add_argument("--all-problems", action="store_true")
+    parser.add_argument("--recipe", default="qwen2.5-0.5b")
+    args = parser.parse_args()
+    root = pathlib.Path(__file__).resolve().parents[2]
+    keys = recipe_keys(root, args.recipe, None if args.all_problems else args.problems)
+    chosen, noisy = collections.defaultdict(list), collections.Counter()
+    contaminated, kernels = collections.Counter(), {}
+    pool = collections.defaultdict(lambda: collections.defaultdict(list))
+
+    if not (pathlib.Path(args.build) / "daemon/workers/tactic-onednn").exists():
+        print("skipped: this build has no oneDNN worker")
+        return 77
+    for i in range(args.sweeps):
+        sweep_once(args.build, keys, chosen, noisy, contaminated, pool, kernels)
+        print(f"sweep {i + 1}/{args.sweeps} done", file=sys.stderr, flush=True)
+
+    print(f"{'m':>4} {'n':>6} {'k':>5}  sweeps  choices  pairs agree  worst   noisy  contaminated  most chosen")
+    total_pairs = total_agree = total = 0
+    for key in keys:
+        dims = dict(d.split("=", 1) for d in key.split(",")[1:])
+        pairs, agree, choices, worst = judge(key, chosen, pool)
+        total_pairs, total_agree, total = total_pairs + pairs, total_agree + agree, total + len(chosen[key])
+        most = collections.Counter(chosen[key]).most_common(1)
+        name = kernels.get(key, {}).get(most[0][0], "native") if most else "-"
+        print(f"{dims['m']:>4} {dims['n']:>6} {dims['k']:>5}  {len(chosen[key]):>6}  {choices:>7}  "
+              f"{agree:>5}/{pairs:<5}  {100 * worst:5.2f} %  {noisy[key]:>5}  {contaminated[key]:>12}  {name}")
+    share = total_agree / total_pairs if total_pairs else 0.0
+    noise = sum(noisy.values()) / total if total else 1.0
+    print(f"pairs that agree or differ by at most 1 %: {100 * share:.1f} % of {total_pairs}; "
+          f"noisy: {100 * noise:.1f} % of {total} sweeps; contaminated and repeated: {sum(contaminated.values())}")
+    missing = args.sweeps * len(keys) - total
+    if missing:
+        print(f"{missing} sweeps gave no answer: the machine was too busy")
+    return 0 if share >= WANT_PAIRS and noise <= MAX_NOISY and missing <= 0.1 * args.sweeps * len(keys) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
