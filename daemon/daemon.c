@@ -268,11 +268,22 @@ static void check_doors(struct daemon *d)
 {
     struct diag diag = { 0 };
 
+    const char *dir = d->config->daemon.runtime_dir;
+    char lookup[512], control[512];
+    int r;
+
     if (server_is_reachable(d->server))
         return;
-    log_warning("a socket's file is gone or another's: binding again", "runtime_dir=%s",
-        d->config->daemon.runtime_dir);
-    if (server_rebind(d->server, &diag))
+    log_warning("a socket's file is gone or another's: binding again", "runtime_dir=%s", dir);
+    snprintf(lookup, sizeof lookup, "%.480s/lookup.sock", dir);
+    snprintf(control, sizeof control, "%.480s/control", dir);
+    // The directory may have gone with all that was in it; whoever took its lock since, has it.
+    r = make_control_dir(d, control, &diag);
+    if (!r)
+        r = lock_keep(&d->run_lock, dir, lookup, &diag);
+    if (!r)
+        r = server_rebind(d->server, &diag);
+    if (r)
         log_error("cannot bind again", "file=%s why=%s", diag.file, diag.sentence);
 }
 

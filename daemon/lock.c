@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static long read_pid(int fd)
@@ -26,12 +27,17 @@ static int write_pid(int fd)
     return ftruncate(fd, 0) < 0 || pwrite(fd, text, (size_t)len, 0) != len ? -errno : 0;
 }
 
+static void lock_path(const char *dir, char path[PATH_MAX])
+{
+    snprintf(path, PATH_MAX, "%s/tacticd.lock", dir);
+}
+
 int lock_take(struct lock *l, const char *dir, const char *what, struct diag *d)
 {
     char path[PATH_MAX];
     int r = 0;
 
-    snprintf(path, sizeof path, "%s/tacticd.lock", dir);
+    lock_path(dir, path);
     diag_file(d, path);
     l->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (l->fd < 0) {
@@ -50,6 +56,19 @@ int lock_take(struct lock *l, const char *dir, const char *what, struct diag *d)
         l->fd = -1;
     }
     return r;
+}
+
+int lock_keep(struct lock *l, const char *dir, const char *what, struct diag *d)
+{
+    struct stat ours, there;
+    char path[PATH_MAX];
+
+    lock_path(dir, path);
+    if (l->fd >= 0 && fstat(l->fd, &ours) == 0 && stat(path, &there) == 0 &&
+        ours.st_dev == there.st_dev && ours.st_ino == there.st_ino)
+        return 0;
+    lock_drop(l);
+    return lock_take(l, dir, what, d);
 }
 
 void lock_drop(struct lock *l)

@@ -12,4 +12,7 @@ struct lock {
 // Takes <dir>/tacticd.lock. Returns 0 or -errno with `d` filled: -EBUSY names the owner's pid, and
 // `what` (the owner's socket or directory, in words).
 int lock_take(struct lock *l, const char *dir, const char *what, struct diag *d);
+// If the file that we hold is gone from the directory (whoever came now would find it free), takes
+// the lock anew. Returns as lock_take does; after a failure nothing is held.
+int lock_keep(struct lock *l, const char *dir, const char *what, struct diag *d);
 void lock_drop(struct lock *l);

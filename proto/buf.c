@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ARENA_FIRST_BYTES 512   // a chunk is twice the one before, so that little is left over,
+#define ARENA_FIRST_BYTES 512   // of two chunks; the rest is twice the one before, to waste little,
 #define ARENA_CHUNK_BYTES 16384 // up to this
 
 struct arena_chunk {
@@ -223,7 +223,7 @@ void arena_clear(struct arena *a)
 
 static struct arena_chunk *add_chunk(struct arena *a, size_t bytes)
 {
-    size_t size = a->chunks ? 2 * a->chunks->size : ARENA_FIRST_BYTES;
+    size_t size = a->chunks && a->chunks->next ? 2 * a->chunks->size : ARENA_FIRST_BYTES;
     struct arena_chunk *c;
 
     size = size > ARENA_CHUNK_BYTES ? ARENA_CHUNK_BYTES : size;

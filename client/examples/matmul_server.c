@@ -34,6 +34,7 @@ struct server {
     struct plans plans;
     struct pairs steps[STEP_KINDS];
     double max_difference, max_logit;
+    double others; // CPUs that other programs kept busy meanwhile
 };
 
 // --- serving ---
@@ -165,16 +166,17 @@ static int serve(struct server *s, const struct options *o)
 {
     size_t logits_bytes = (size_t)s->model.matmuls[MODEL_HEAD].n * MODEL_HEAD_ROWS * sizeof(float);
     float *logits = malloc(logits_bytes);
-    double end_us = now_us() + MAX_SECONDS * 1e6;
     uint64_t state = o->seed;
+    double start_us = now_us(), others_s = others_cpu_s();
     int r = logits ? 0 : -ENOMEM;
 
-    for (unsigned long i = 0; i < o->steps && !r && now_us() < end_us; i++) {
+    for (unsigned long i = 0; i < o->steps && !r && now_us() - start_us < MAX_SECONDS * 1e6; i++) {
         struct step t = next_step(i, &state);
 
         r = run_both(s, &t, i % 2, logits);
     }
     free(logits);
+    s->others = (others_cpu_s() - others_s) / (now_us() - start_us) * 1e6;
     omp_set_num_threads(s->model.threads); // leave the thread as it was
     return r;
 }
@@ -197,6 +199,9 @@ static void show_steps(const struct server *s)
 {
     printf("results   equal but for rounding: logits up to %.3g differ by at most %.2g\n",
         s->max_logit, s->max_difference);
+    if (s->others > 0.1)
+        printf("busy      other programs used %.1f CPUs meanwhile: the figures tell of them, too\n",
+            s->others);
     printf("\nEach step ran both ways in turn; medians, and where the middle half of the ratios "
            "lies.\n");
     printf(

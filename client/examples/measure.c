@@ -3,8 +3,11 @@
 #include "client/examples/measure.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define TUNE_RUNS      5  // of each candidate, besides the first
 #define TUNE_MAX_IMPLS 16 // of one matmul; oneDNN 2.6 has 3 for f32
@@ -66,6 +69,24 @@ struct quartiles pairs_ratio(const struct pairs *p)
         q = quartiles_of(ratios, p->n);
     free(ratios);
     return q;
+}
+
+double others_cpu_s(void)
+{
+    double user, nice, system, idle, wait, irq, soft, own;
+    FILE *f = fopen("/proc/stat", "re");
+    struct rusage u;
+    int n = f ? fscanf(f, "cpu %lf %lf %lf %lf %lf %lf %lf", &user, &nice, &system, &idle, &wait,
+                    &irq, &soft)
+              : 0;
+
+    if (f)
+        fclose(f);
+    if (n != 7 || getrusage(RUSAGE_SELF, &u))
+        return 0;
+    own = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+          (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+    return (user + nice + system + irq + soft) / (double)sysconf(_SC_CLK_TCK) - own;
 }
 
 // --- what servers do today ---

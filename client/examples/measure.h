@@ -23,6 +23,9 @@ void pairs_fini(struct pairs *p);
 struct quartiles pairs_ratio(const struct pairs *p); // without / with; p->n > 0
 struct quartiles quartiles_of(const double *values, size_t n);
 
+// CPU seconds that others took of this machine, since it started; 0 if the kernel does not say.
+double others_cpu_s(void);
+
 struct self_tuned {
     double seconds;
     unsigned problems;   // matmuls x buckets

@@ -23,19 +23,19 @@
 #include "proto/wire.h"
 #include "tests/bench/redis.h"
 
-#define WINDOW       64    // requests under way at once
-#define LOOKUPS      50000 // of one run
+#define WINDOW       64     // requests under way at once
+#define LOOKUPS      100000 // of one run
 #define PAIRS        9
 #define STORM_PAIRS  5
 #define CLIENTS      512
 #define ECHO_SLICE   64
 #define WAIT_MS      10000 // an answer that takes longer is a failure
 #define EXACT_GOAL   0.9
-#define EXACT_LIMIT  0.6
+#define EXACT_LIMIT  0.4
 #define MAPPED_GOAL  0.8
-#define MAPPED_LIMIT 0.5
+#define MAPPED_LIMIT 0.4
 #define STORM_GOAL   1.2
-#define STORM_LIMIT  2.0
+#define STORM_LIMIT  3.0
 
 // What the daemon answered once; the echo answers it always.
 struct answer {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // bench_store: how long 10,000 tables take to read and to index, what an entry costs beyond its
 // text, and whether a lookup notices how many tables there are. Writes its own tables into a
-// directory of its own below $TMPDIR (or /tmp) and removes them; talks to nobody.
-// Usage: bench_store [tables] [entries per table]
+// directory of its own below $TMPDIR (or /tmp) and removes them; talks to nobody. Ends with 1
+// beyond a limit; goals are printed and do not decide, for this runs on machines that do other
+// things too. Usage: bench_store [tables] [entries per table]
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -23,8 +24,11 @@
 #define LOOKUP_RUNS  9
 #define LOAD_RUNS    3
 #define MAX_PATH     512
-#define LOAD_GOAL_S  2.0
-#define BYTES_GOAL   200.0
+#define LOAD_GOAL_S  2.0   // reading and building, one thread
+#define LOAD_LIMIT_S 5.0   // of its own time on the CPU: others may take the rest
+#define BYTES_GOAL   200.0 // an entry beyond its text
+#define BYTES_LIMIT  250.0
+#define RATIO_LIMIT  3.0 // of a lookup among all tables to one among few
 #define MAX_TABLES   STORE_MAX_TABLES
 #define MAX_ENTRIES  LADDER_MAX_BUCKETS
 #define MODEL_FORMAT "model-%05u"
@@ -38,12 +42,17 @@ static _Noreturn void die(const char *what)
     exit(2);
 }
 
-static double now_s(void)
+static double seconds(clockid_t clock)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static double now_s(void)
+{
+    return seconds(CLOCK_MONOTONIC);
 }
 
 static int by_value(const void *a, const void *b)
@@ -275,20 +284,29 @@ static size_t heap_bytes(void)
     return m.uordblks + m.hblkhd;
 }
 
-// Median of a few loads; leaves the tables of the last in `tables`.
-static double load_median(struct store_table **tables, unsigned threads, const char *name)
+struct took {
+    double wall_s, cpu_s;
+};
+
+// Medians of a few loads; leaves the tables of the last in `tables`.
+static struct took load_median(struct store_table **tables, unsigned threads, const char *name)
 {
-    double took[LOAD_RUNS];
+    double wall[LOAD_RUNS], cpu[LOAD_RUNS];
 
     for (int i = 0; i < LOAD_RUNS; i++) {
+        double start;
+
         if (i)
             drop(tables);
-        took[i] = load(tables, threads);
+        start = seconds(CLOCK_PROCESS_CPUTIME_ID);
+        wall[i] = load(tables, threads);
+        cpu[i] = seconds(CLOCK_PROCESS_CPUTIME_ID) - start;
     }
-    median(took, LOAD_RUNS);
-    printf("%-34s %8.3f s   (%.3f to %.3f)\n", name, took[LOAD_RUNS / 2], took[0],
-        took[LOAD_RUNS - 1]);
-    return took[LOAD_RUNS / 2];
+    median(wall, LOAD_RUNS);
+    median(cpu, LOAD_RUNS);
+    printf("%-34s %8.3f s   (%.3f to %.3f), %.3f s of CPU\n", name, wall[LOAD_RUNS / 2], wall[0],
+        wall[LOAD_RUNS - 1], cpu[LOAD_RUNS / 2]);
+    return (struct took){ wall[LOAD_RUNS / 2], cpu[LOAD_RUNS / 2] };
 }
 
 // --- lookups ---
@@ -343,7 +361,7 @@ static double lookups(
 }
 
 // The same 210 problems among 10 tables and among all, in turns; then problems of all tables.
-static void bench_lookups(struct store *few, struct store *all, bool exact)
+static double bench_lookups(struct store *few, struct store *all, bool exact)
 {
     double in_few[LOOKUP_RUNS], in_all[LOOKUP_RUNS], spread[LOOKUP_RUNS], ratio[LOOKUP_RUNS];
     struct fingerprint fp;
@@ -368,6 +386,7 @@ static void bench_lookups(struct store *few, struct store *all, bool exact)
         ratio[LOOKUP_RUNS - 1]);
     printf("%-34s %8.0f ns (no longer in the cache)\n", "  keys of all tables",
         median(spread, LOOKUP_RUNS));
+    return ratio[LOOKUP_RUNS / 2];
 }
 
 int main(int argc, char **argv)
@@ -376,8 +395,8 @@ int main(int argc, char **argv)
     struct store_table **tables;
     struct store *few, *all;
     size_t text, heap, index_bytes, ignored_bytes;
-    double load_s, build_s, ignored_s, entries, beyond;
-    bool missed_goal;
+    double build_s, ignored_s, entries, beyond, mapped, exact;
+    struct took took;
 
     n_tables = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : n_tables;
     n_entries = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : n_entries;
@@ -401,23 +420,23 @@ int main(int argc, char **argv)
     drop(tables);
     load_median(tables, 2, "read and check, two threads");
     drop(tables);
-    load_s = load_median(tables, 1, "read and check, one thread");
+    took = load_median(tables, 1, "read and check, one thread");
     all = open_store(tables, n_tables, &build_s, &index_bytes);
     few = open_store(tables, FEW_TABLES, &ignored_s, &ignored_bytes);
     beyond = ((double)heap - (double)text + (double)index_bytes) / entries;
     printf("%-34s %8.3f s\n", "generation_build", build_s);
     printf("%-34s %8.1f     (tables %.1f, index %.1f)\n", "bytes an entry beyond its text", beyond,
         ((double)heap - (double)text) / entries, (double)index_bytes / entries);
-    bench_lookups(few, all, true);
-    bench_lookups(few, all, false);
+    exact = bench_lookups(few, all, true);
+    mapped = bench_lookups(few, all, false);
     store_free(few);
     store_free(all);
     drop(tables);
     free(tables);
     remove_files();
-    missed_goal = load_s + build_s > LOAD_GOAL_S || beyond > BYTES_GOAL;
-    printf("goals: load and build <= %.1f s: %s; <= %.0f bytes: %s\n", LOAD_GOAL_S,
-        load_s + build_s <= LOAD_GOAL_S ? "met" : "MISSED", BYTES_GOAL,
+    printf("goals: read and build in %.1f s: %s; %.0f bytes: %s\n", LOAD_GOAL_S,
+        took.wall_s + build_s <= LOAD_GOAL_S ? "met" : "MISSED", BYTES_GOAL,
         beyond <= BYTES_GOAL ? "met" : "MISSED");
-    return missed_goal;
+    return took.cpu_s + build_s > LOAD_LIMIT_S || beyond > BYTES_LIMIT || exact > RATIO_LIMIT ||
+           mapped > RATIO_LIMIT;
 }

@@ -13,6 +13,7 @@ from harness import Daemon, Failure, expect, key, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUICK = ("--steps", "2")
+BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def cpu(build):
@@ -51,13 +52,13 @@ def test_server_uses_answers(build):
     """A pinned tactic is used where it was asked for, and the result stays the same."""
     with cpu(build) as d:
         d.wait_ready()
-        for m in (1, 4, 16, 64, 128):
+        for m in BUCKETS:
             code, _, err = d.tunectl("pin", key(m, 1152, 896), '{"impl":"gemm:jit","threads":1}', "--as", "cpu")
             expect(code == 0, "the pin is accepted", err)
         text = serve(build, "--steps", "4", socket=d.dir / "run/lookup.sock")
     rows = [r for r in served(text) if r[0] == "attention.qkv"]
     expect(rows and all(tactic == "gemm:jit, 1 thread" for _, _, tactic in rows), "the pins are used", text)
-    expect(all(int(tokens) in (1, 4, 16, 64, 128) for _, tokens, _ in rows), "at their buckets", text)
+    expect(all(int(tokens) in BUCKETS for _, tokens, _ in rows), "at their buckets", text)
     difference = float(re.search(r"differ by at most (\S+)", text).group(1))
     expect(0 < difference < 1e-3, "another order of additions, the same result", text)
 
@@ -138,16 +139,28 @@ def finish(process, seconds=180):
         raise Failure(f"./demo did not end within {seconds} s:\n{process.communicate(timeout=30)[0]}") from None
 
 
+def lookups(text):
+    """How the lookups that ./demo shows were answered."""
+    return re.findall(r"^\$ tunectl lookup .*\n(hit|default|miss) ", text, re.M)
+
+
 @with_state
 def test_demo_twice(build, state):
-    for time_no in (1, 2):
+    """What the first run learned, the second knows. A busy machine may leave the first without a verdict."""
+    texts = []
+    for _ in range(2):
         process = demo(build, state)
-        text = finish(process)
-        expect(process.returncode == 0, f"run {time_no} succeeds", text)
-        expect(("miss          unseeded" in text) == (time_no == 1), f"run {time_no} knows what it should", text)
-        expect("PROBLEM        TOKENS" in text and "== how to go on" in text, "it comes to its end", text)
+        texts.append(finish(process))
+        expect(process.returncode == 0, "it succeeds", texts[-1])
+        expect("\nPROBLEM        TOKENS" in texts[-1] and "\n== how to go on" in texts[-1], "it comes to its end",
+               texts[-1])
         expect(not processes_of(state), "nothing is left running", processes_of(state))
-    expect("learned layer, " in text and ".json:" in text, "explain names file and line", text)
+    first, second = map(lookups, texts)
+    expect(first[0] == "miss" and "unseeded" in texts[0], "the first knows nothing", texts[0])
+    expect(first[1] != "miss" or "contaminated" in texts[0], "it learns", texts[0])
+    expect(second[0] == first[1], "the second knows what the first learned", *texts)
+    if "hit" in second:
+        expect("learned layer, " in texts[1] and ".json:" in texts[1], "explain names file and line", texts[1])
 
 
 @with_state

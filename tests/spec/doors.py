@@ -5,6 +5,7 @@ from the first word to the last.
 
 usage: doors.py --build DIR [TEST...]
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -19,7 +20,8 @@ from harness import Daemon, Skip, expect, key, run, slack
 from wire import COMMAND, LONG, MESSAGES, MORE, Client, Closed, Manager, Probe, Wire, frame, message
 
 CLEAR = ("times=100,80,120,101,150,95", "jitter=0.002")
-TICK_S = 5
+TICK_S = 5  # without a service manager that wants it more often
+QUICK_S = 0.5
 LAG_US = 20000
 SWITCHES_A_TICK = 3  # the loop: timer and pool's result; the pool: one
 RESIDENT_KB = 20 << 10
@@ -39,6 +41,27 @@ def knows_one(d):
 def memory(pid, what):
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(what + ":"))
+
+
+@contextlib.contextmanager
+def quick(build):
+    """A daemon that ticks each QUICK_S."""
+    manager = Manager(f"/tmp/manager-{os.getpid()}")
+    d = Daemon(build).fake(*CLEAR)
+    d.env = manager.environment(watchdog_us=int(2e6 * QUICK_S))
+    try:
+        with d:
+            yield d
+    finally:
+        manager.close()
+        os.unlink(manager.path)
+
+
+def another_state(d):
+    """The configuration of one at the same place, with a state of its own."""
+    path = d.dir / "another.conf"
+    path.write_text((d.dir / "tacticd.conf").read_text().replace(f"{d.dir}/state", f"{d.dir}/state2"))
+    return path
 
 
 # --- one daemon ---
@@ -63,7 +86,7 @@ def test_a_second_daemon_is_sent_away(build):
 
 
 def test_a_removed_socket_is_bound_again(build):
-    with Daemon(build).fake(*CLEAR) as d:
+    with quick(build) as d:
         answer = knows_one(d)
         lookup, control = d.dir / "run/lookup.sock", d.dir / "run/control/sock"
         client = Client(lookup).hello()
@@ -71,8 +94,8 @@ def test_a_removed_socket_is_bound_again(build):
         def comes_back(how):
             begun = time.monotonic()
             d.wait_for(lambda: d.tunectl("status", "--timeout", "1")[0] == 0 and d.tunectl("reload", "--timeout", "1")[0] == 0,
-                       3 * TICK_S, f"the doors after {how}")
-            expect(time.monotonic() - begun < TICK_S + 1.5, f"{how}: it took {time.monotonic() - begun:.1f} s")
+                       10, f"the doors after {how}")
+            expect(time.monotonic() - begun < QUICK_S + 1.5 * slack(build), f"{how}: it took {time.monotonic() - begun:.1f} s")
             expect(d.lookup(key(64)) == answer, "another answer", d.lookup(key(64)))
             # Who was connected before does not notice.
             expect(client.lookup(key(64)) == answer, f"who was connected suffers: {how}")
@@ -87,6 +110,27 @@ def test_a_removed_socket_is_bound_again(build):
         expect(d.log().count("binding again") == 2, "not said once for each", d.log().count("binding again"))
         shutil.rmtree(d.dir / "run")
         comes_back("the directory was removed")
+        done = tacticd(d, config=another_state(d))
+        expect(done.returncode == 3 and f"pid {d.process.pid}" in done.stderr, "the lock went with its file", done)
+
+
+def test_a_place_that_another_took_is_not_taken_back(build):
+    with quick(build) as d:
+        knows_one(d)
+        shutil.rmtree(d.dir / "run")
+        (d.dir / "run").mkdir()
+        command = [str(d.build / "daemon/tacticd"), "--config", str(another_state(d))]
+        with open(d.dir / "second.log", "ab") as log:
+            second = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "TACTICD_TEST_DIR": "second"})
+        try:
+            d.wait_for(lambda: d.tunectl("status", "--timeout", "1")[0] == 0, 10, "the second daemon")
+            d.wait_for(lambda: f"pid {second.pid}" in d.log(), 10, "the first to say who has its place")
+            expect(d.status()["pid"] == second.pid, "the first took the second's socket away", d.status()["pid"])
+        finally:
+            second.terminate()
+            second.wait(20)
+        d.wait_for(lambda: d.tunectl("status", "--timeout", "1")[0] == 0, 10, "the first to come back")
+        expect(d.status()["pid"] == d.process.pid, "not the first", d.status()["pid"])
 
 
 # --- who may do what ---
@@ -343,6 +387,11 @@ def test_512_clients_at_once(build):
             client.close()
 
 
+def delay_us(pid):
+    """How long the loop's thread was ready to run and did not get a CPU."""
+    return int(pathlib.Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) // 1000
+
+
 def test_the_loop_is_never_busy_for_long(build):
     """What all this cost, in one daemon's life."""
     d = Daemon(build).fake(*CLEAR, "look.2=crash:11", "look.3=flood:20000", "check.4=lie")
@@ -353,10 +402,13 @@ def test_the_loop_is_never_busy_for_long(build):
         (d.dir / f"packaged/{n}.json").write_text(text)
     with d:
         d.wait_ready()
-        seen = [("start", d.counter("loop_lag_us"))]
+        seen = [("start", d.counter("loop_lag_us"), 0, delay_us(d.process.pid))]
 
         def note(what):
-            seen.append((what, d.counter("loop_lag_us")))
+            # The longest turn so far, what of it is for sure not a wait for a CPU, and the wait until now.
+            _, longest, busy, waited = seen[-1]
+            lag, now = d.counter("loop_lag_us"), delay_us(d.process.pid)
+            seen.append((what, lag, max(busy, lag - (now - waited)) if lag > longest else busy, now))
         d.lookup(key(64))
         d.wait_answer(key(64))
         note("a sweep with a crash and a flood")
@@ -377,14 +429,15 @@ def test_the_loop_is_never_busy_for_long(build):
             d.tunectl("explain", key(64), "--as", "cpu")
         note("tables and explain")
         rng = random.Random(2)
-        for i in range(60):
-            say_garbage(rng, d.dir / "run/lookup.sock")[1].close()
+        for _ in range(60):
+            with contextlib.suppress(Closed, ConnectionError):
+                say_garbage(rng, d.dir / "run/lookup.sock")[1].close()
         note("garbage")
         time.sleep(TICK_S + 0.5)
         note("a tick")
-        print("  loop_lag_us: " + "; ".join(f"{what} {us}" for what, us in seen))
+        print("  loop_lag_us: " + "; ".join(f"{what} {lag}" for what, lag, _, _ in seen))
         if slack(build) == 1:
-            expect(seen[-1][1] <= LAG_US, f"the loop was busy for {seen[-1][1]} us", seen)
+            expect(seen[-1][2] <= LAG_US, f"the loop was busy for {seen[-1][2]} us", *seen)
 
 
 def switches(pid):
@@ -413,7 +466,8 @@ def test_an_idle_daemon_sleeps(build):
 
 
 if __name__ == "__main__":
-    run([test_a_second_daemon_is_sent_away, test_a_removed_socket_is_bound_again, test_the_lookup_door_changes_nothing,
+    run([test_a_second_daemon_is_sent_away, test_a_removed_socket_is_bound_again,
+         test_a_place_that_another_took_is_not_taken_back, test_the_lookup_door_changes_nothing,
          test_the_control_door_is_for_its_group, test_stopping_takes_all_along, test_the_service_manager_is_told,
          test_check_finds_faults_and_starts_nothing, test_garbage_costs_its_sender_only,
          test_who_does_not_listen_hurts_nobody, test_512_clients_at_once, test_the_loop_is_never_busy_for_long,

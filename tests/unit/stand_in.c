@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <sys/un.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -222,6 +224,20 @@ static void *run(void *ctx)
     return NULL;
 }
 
+// A bound socket's file stands before anybody listens on it: only a connection shows that one may
+// ask.
+static bool listens(const char *path)
+{
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), r;
+
+    must(fd >= 0, "cannot make a socket");
+    snprintf(to.sun_path, sizeof to.sun_path, "%s", path);
+    r = connect(fd, (struct sockaddr *)&to, sizeof to);
+    close(fd);
+    return r == 0;
+}
+
 void stand_in_start(struct stand_in *s, const char *path)
 {
     pthread_t thread;
@@ -232,7 +248,7 @@ void stand_in_start(struct stand_in *s, const char *path)
     unlink(path);
     must(pthread_create(&thread, NULL, run, s) == 0, "cannot start a thread");
     s->thread = thread;
-    while (access(path, F_OK) != 0)
+    while (!listens(path))
         sleep_ms(1);
 }
 

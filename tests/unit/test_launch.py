@@ -99,7 +99,8 @@ class Launched:
             os.close(41)
 
         self.process = subprocess.Popen([launch, *options, "--", *worker], preexec_fn=wire, close_fds=False,
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors)
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors,
+                                        bufsize=0)  # what a buffer holds, select does not see
         theirs.close()
         os.close(read)
         self.out = self.process.stdout

@@ -463,11 +463,8 @@ static void test_locale(void **state)
     unsetenv("LOCPATH");
     snprintf(command, sizeof command, "rm -r %s", dir);
     assert_int_equal(system(command), 0);
-    if (tried == 0) {
-        print_message(
-            "no locale with a decimal comma could be made: package 'locales' is missing\n");
-        skip();
-    }
+    if (tried != sizeof locales / sizeof locales[0])
+        fail_msg("localedef could not make the locales: is the package 'locales' installed?");
 }
 
 int main(void)

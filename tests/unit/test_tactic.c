@@ -491,10 +491,11 @@ static void test_leaves_no_trace(void **state)
         assert_int_equal(count_in("/proc/self/task"), threads);
         tactic_close(t);
     }
-    // The stand-in lives in this process too and closes its ends a moment later.
-    for (int i = 0; i < 2000 && count_in("/proc/self/fd") != files; i++)
+    // The stand-in lives in this process too and closes its ends a moment later; so it may have
+    // with the connection that showed it was listening, before we counted. A leak shows 20 times.
+    for (int i = 0; i < 2000 && count_in("/proc/self/fd") > files; i++)
         usleep(1000);
-    assert_int_equal(count_in("/proc/self/fd"), files);
+    assert_true(count_in("/proc/self/fd") <= files);
     for (int s = 1; s < 32; s++) {
         sigaction(s, NULL, &after);
         assert_ptr_equal(before[s].sa_handler, after.sa_handler);
