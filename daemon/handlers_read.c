@@ -22,16 +22,6 @@ struct snapshot {
     uint64_t covered, total;
 };
 
-// The facts that any of the problems depends on; a snapshot's header names those and no more.
-static void narrow(const struct fingerprint *fp, uint32_t facts, struct fingerprint *out)
-{
-    *out = *fp;
-    for (int i = 0; i < FACT_COUNT; i++)
-        if (!(facts >> i & 1))
-            out->value[i][0] = '\0';
-    fingerprint_seal(out);
-}
-
 static int compose(const struct recipe *r, const struct rec_recipe_layout *layout,
     const struct fingerprint *fp, uint32_t facts, const struct table_entry **entries, size_t n,
     const char *method, struct buf *out)
@@ -46,7 +36,8 @@ static int compose(const struct recipe *r, const struct rec_recipe_layout *layou
         .fingerprint = &fingerprint,
         .ladder = &ladder };
 
-    narrow(fp, facts, &narrowed);
+    // Only what the problems depend on: the snapshot holds for whoever shares that.
+    fingerprint_narrow(fp, facts, &narrowed);
     fingerprint_to(&narrowed, &fingerprint);
     ladder_to(&r->ladder, &ladder);
     return table_compose(&header, entries, n, out);

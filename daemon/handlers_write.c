@@ -208,7 +208,7 @@ static int put_pin(
 {
     const struct rec_ask_pin *ask = c->ask;
     struct rec_fingerprint facts;
-    struct fingerprint narrowed = *fp;
+    struct fingerprint narrowed;
     struct rec_ladder ladder;
     struct ladder loose;
     char text[KEY_MAX_BYTES];
@@ -222,10 +222,7 @@ static int put_pin(
         .note = ask->note,
         .tactic = strcmp(ask->tactic, "null") != 0 ? ask->tactic : NULL };
 
-    for (int i = 0; i < FACT_COUNT; i++)
-        if (!(key_facts(key) >> i & 1))
-            narrowed.value[i][0] = '\0';
-    fingerprint_seal(&narrowed);
+    fingerprint_narrow(fp, key_facts(key), &narrowed);
     fingerprint_to(&narrowed, &facts);
     ladder_adhoc(&loose);
     ladder_to(&loose, &ladder);

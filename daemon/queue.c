@@ -308,6 +308,8 @@ static int repeat(
     adopt(row, ask);
     if (ask->class < row->class)
         row->class = ask->class;
+    if (ask->class == QUEUE_ADMIN && row->state == QUEUE_WAITING)
+        row->due_ms = now_ms; // "sweep" means now, also in the pause after a noisy sweep
     if (ask->forced) {
         row->forced = true;
         row->due_ms = now_ms;

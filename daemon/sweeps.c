@@ -467,9 +467,6 @@ static void on_scanned(void *ctx, const struct journal_scan *scan)
                 .class = QUEUE_DEMAND },
             uv_now(s->loop), NULL);
     }
-    if (scan->n_aside)
-        log_warning("journals set aside: no sweep can be resumed from them", "count=%zu last=%s",
-            scan->n_aside, scan->aside);
     if (scan->n)
         log_info("unfinished sweeps are resumed", "count=%u", s->n_left);
     s->is_scanned = true;

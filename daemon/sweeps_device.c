@@ -130,17 +130,6 @@ static void describe(const struct rec_entry *e, char *out, size_t bytes)
             e->state ? e->state : "");
 }
 
-// A learned table's header names exactly the facts that its entries depend on, and what is recorded
-// beside.
-static void narrow(const struct fingerprint *fp, uint32_t facts, struct fingerprint *out)
-{
-    *out = *fp;
-    for (int i = 0; i < FACT_COUNT; i++)
-        if (!(facts >> i & 1) && !fact_is_recorded((enum fact)i))
-            out->value[i][0] = '\0';
-    fingerprint_seal(out);
-}
-
 static int save_entry(struct sweeps *s, const struct device_entry *e, struct saving *saving)
 {
     const struct recipe *recipe = e->model ? saver_recipe(s->saver, e->model) : NULL;
@@ -158,7 +147,7 @@ static int save_entry(struct sweeps *s, const struct device_entry *e, struct sav
 
     if (key_parse(e->entry->key, strlen(e->entry->key), &key, NULL))
         return -1; // cannot be: it was queued as a key
-    narrow(e->environment, key_facts(&key), &narrowed);
+    fingerprint_narrow(e->environment, key_facts(&key) | fact_recorded_mask(), &narrowed);
     fingerprint_to(&narrowed, &facts);
     if (!recipe)
         ladder_adhoc(&loose);

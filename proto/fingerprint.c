@@ -172,6 +172,25 @@ enum fingerprint_match fingerprint_compare(
     return facts_compare(&facts, want, mask, which);
 }
 
+void fingerprint_narrow(const struct fingerprint *fp, uint32_t mask, struct fingerprint *out)
+{
+    *out = *fp;
+    for (int i = 0; i < FACT_COUNT; i++)
+        if (!(mask >> i & 1))
+            out->value[i][0] = '\0';
+    fingerprint_seal(out);
+}
+
+uint32_t fact_recorded_mask(void)
+{
+    uint32_t mask = 0;
+
+    for (int i = 0; i < FACT_COUNT; i++)
+        if (fact_is_recorded((enum fact)i))
+            mask |= UINT32_C(1) << i;
+    return mask;
+}
+
 // --- versions ---
 
 // What a version is made of: numbers and words; everything else separates.

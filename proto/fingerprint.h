@@ -52,6 +52,11 @@ void fingerprint_of(const struct facts *facts, struct fingerprint *out);
 // Recomputes the digest after values were set by hand.
 void fingerprint_seal(struct fingerprint *fp);
 
+// The facts of `mask` alone; the others become unknown. What a table's header names.
+void fingerprint_narrow(const struct fingerprint *fp, uint32_t mask, struct fingerprint *out);
+// The facts that are evidence only, as a mask.
+uint32_t fact_recorded_mask(void);
+
 // Compares the facts of `mask`. If `which` is not NULL it gets the facts that differ, or, when none
 // does, those that are unknown.
 enum fingerprint_match fingerprint_compare(

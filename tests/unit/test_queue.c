@@ -327,9 +327,29 @@ static void test_deterministic(void **state)
     assert_memory_equal(picks[0], picks[1], sizeof picks[0]);
 }
 
+// A pause after a noisy sweep is for those who can wait; an admin who says sweep means now.
+static void test_an_admin_does_not_wait_out_a_pause(void **state)
+{
+    struct queue *q = queue_new(8);
+    struct queue_item *item;
+
+    (void)state;
+    assert_int_equal(add(q, QUEUE_DEMAND, 16, 896, 0), 0);
+    item = queue_pick(q, 1, 0);
+    assert_non_null(item);
+    queue_end(q, item, QUEUE_END_AGAIN, "contaminated", 0);
+    assert_null(queue_pick(q, 1, 0));
+    assert_int_equal(add(q, QUEUE_DEMAND, 16, 896, 0), QUEUE_E_WAITING);
+    assert_null(queue_pick(q, 1, 0));
+    assert_int_equal(add(q, QUEUE_ADMIN, 16, 896, 0), QUEUE_E_WAITING);
+    assert_non_null(queue_pick(q, 1, 0));
+    queue_free(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_admin_does_not_wait_out_a_pause),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_smallest_bucket_first),
         cmocka_unit_test(test_single_flight),
