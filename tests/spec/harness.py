@@ -184,7 +184,10 @@ class Daemon:
         return self.tunectl("lookup", problem, "--as", section)[1]
 
     def status(self):
-        return self.tunectl("status", "--counters")[1]
+        code, body, err = self.tunectl("status", "--counters")
+        if body is None:
+            raise Failure(f"no status: tunectl ended with {code}: {err.strip()}\n{self.log()[-3000:]}")
+        return body
 
     def counter(self, name):
         return next(c["value"] for c in self.status()["counters"] if c["name"] == name)
