@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ctl_sweep: commands that queue problems: sweep and want. With --wait sweep stays and watches; the
 // daemon does the work whether or not somebody watches.
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "client/print.h"
 
 #define WATCH_MS    1000 // one look at the queue
+#define PACE_MS     200  // between looks: news of each round would cost the CPU that is measured
 #define ADMIN_CLASS "admin"
 #define MAX_ENDED   4096 // problems of a recipe
 #define STATUS_ROWS 64   // sweeps that a status names
@@ -222,7 +224,7 @@ static int stay(struct ctl *c, const struct keys *keys, struct vigil *v)
     if (v->left && !c->o.opt_json)
         show_progress(v);
     while (v->left && look(c, v, &code))
-        ;
+        poll(NULL, 0, PACE_MS);
     print_progress_end();
     if (code == CTL_STOPPED)
         print_error("interrupted; the sweep goes on: tunectl watch shows it");

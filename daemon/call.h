@@ -49,9 +49,10 @@ void handlers_trouble(struct handlers *h, const struct server_peer *to, enum sta
     const char *field, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 // The asker, or NULL after NEED_HELLO was answered.
 struct store_asker *call_asker(struct call *c);
-// Answers a lookup's outcome as its record; strings live in `a`. Notes the miss.
+// Answers a lookup's outcome as its record; strings live in `a`. `uid` = who missed it: the miss is
+// counted and the problem queued. NULL = somebody only wants to know: nothing changes.
 void handlers_answer(struct handlers *h, struct store_asker *asker, const char *key, size_t len,
-    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, unsigned uid);
+    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, const unsigned *uid);
 // Parses a key for a command, or answers BAD_FIELD.
 bool call_key(struct call *c, const char *text, const char *field, struct key *out);
 

@@ -206,6 +206,9 @@ static void tell_wanted(enum wanted wanted, const struct wanted_outcome *outcome
     case WANTED_QUEUED:
         out->next = "queued: a worker sweeps it in the background";
         break;
+    case WANTED_ABSENT:
+        out->next = "not queued: a lookup or the command queues it";
+        break;
     case WANTED_SWEEPING:
         out->next = "a worker sweeps it now";
         if (was_plain)
@@ -232,13 +235,13 @@ static void tell_wanted(enum wanted wanted, const struct wanted_outcome *outcome
 
 // Notes a miss and says what happens next. Constant time but for the queue's own bound.
 static void note_miss(struct handlers *h, const struct fingerprint *fp, const char *key, size_t len,
-    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, unsigned uid)
+    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, const unsigned *uid)
 {
     const struct rec_table_header *header = recipe_table(h, found);
     struct wanted_problem p = { .key = found->key,
         .fingerprint = fp,
-        .class = WANTED_MISS,
-        .uid = uid,
+        .class = uid ? WANTED_MISS : WANTED_NOTHING,
+        .uid = uid ? *uid : UINT32_MAX,
         .model = header ? header->model : NULL,
         .layout = header ? header->layout : NULL };
     struct wanted_outcome outcome = { 0 };
@@ -258,7 +261,7 @@ static void note_miss(struct handlers *h, const struct fingerprint *fp, const ch
 }
 
 static void tell_miss(struct handlers *h, struct store_asker *asker, const char *key, size_t len,
-    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, unsigned uid)
+    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, const unsigned *uid)
 {
     const struct fingerprint *fp = store_asker_fingerprint(asker);
     char text[KEY_MAX_BYTES];
@@ -287,17 +290,18 @@ static void tell_miss(struct handlers *h, struct store_asker *asker, const char 
             out->next = "use your library's default: a larger ladder would have to be swept";
         else
             note_miss(h, fp, key, len, found, out, a, uid);
-        if (found->reason == REASON_stale)
+        if (found->reason == REASON_stale && uid)
             warn_stale(h, found, out);
     }
     out->reason = reason_name(found->reason);
     if (!out->detail)
         out->detail = reason_doc(found->reason);
-    ++*stats_misses(h->stats, found->reason);
+    if (uid)
+        ++*stats_misses(h->stats, found->reason);
 }
 
 void handlers_answer(struct handlers *h, struct store_asker *asker, const char *key, size_t len,
-    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, unsigned uid)
+    struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, const unsigned *uid)
 {
     memset(out, 0, sizeof *out);
     if (found->kind == KIND_MISS) {
@@ -345,6 +349,7 @@ void on_lookup(struct call *c)
     struct rec_tell_lookup tell;
     struct store_answer found;
     struct store_asker *asker = call_asker(c);
+    unsigned uid;
 
     if (!asker)
         return;
@@ -358,7 +363,8 @@ void on_lookup(struct call *c)
         send_entry(c, &found);
         return;
     }
-    handlers_answer(c->h, asker, r->body, r->body_len, &found, &tell, c->a, asking_uid(r));
+    uid = asking_uid(r);
+    handlers_answer(c->h, asker, r->body, r->body_len, &found, &tell, c->a, &uid);
     send_record(c->h, &r->peer, STATUS_OK, KIND_MISS, &rec_type_tell_lookup, &tell, NULL, 0);
 }
 

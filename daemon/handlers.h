@@ -20,16 +20,18 @@
 enum wanted {
     WANTED_QUEUED,
     WANTED_SWEEPING,
-    WANTED_PAUSED,      // queued, but nothing is swept at present; the sentence says why
+    WANTED_ABSENT,      // a question only: it is not queued, a miss would queue it
+    WANTED_PAUSED,      // not queued: sweeping is switched off; the sentence says so
     WANTED_UNSWEEPABLE, // no worker for that environment
     WANTED_PARKED,      // it failed before and is not tried again by itself
     WANTED_FULL,        // a bound was reached
 };
 enum wanted_class {
-    WANTED_MISS,   // a lookup missed it
-    WANTED_WANT,   // a server asked for it before start
-    WANTED_ADMIN,  // tunectl sweep
-    WANTED_RECIPE, // configured for this node
+    WANTED_NOTHING, // explain asks what a miss would meet; nothing changes
+    WANTED_MISS,    // a lookup missed it
+    WANTED_WANT,    // a server asked for it before start
+    WANTED_ADMIN,   // tunectl sweep
+    WANTED_RECIPE,  // configured for this node
 };
 struct wanted_problem {
     struct key key;                        // at a bucket

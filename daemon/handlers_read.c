@@ -432,7 +432,7 @@ void on_explain(struct call *c)
     }
     if (key_parse(text, len, &key, NULL) == 0)
         fill_deny(c, &key, store_asker_fingerprint(asker), &tell);
-    handlers_answer(c->h, asker, asked, asked_len, &found, &answer, c->a, UINT32_MAX);
+    handlers_answer(c->h, asker, asked, asked_len, &found, &answer, c->a, NULL);
     store_explain(c->h->store, asker, text, len, note_other, &others);
     tell.key = text;
     tell.answer = &answer;

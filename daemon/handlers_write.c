@@ -52,9 +52,10 @@ static void wish_for(struct call *c, const struct wish *w, const struct key *key
     switch (c->h->hooks.want(c->h->hooks.ctx, &p, &outcome)) {
     case WANTED_QUEUED:
     case WANTED_SWEEPING:
-    case WANTED_PAUSED:
         t->tell.queued++;
         break;
+    case WANTED_ABSENT: // only told to who asks with WANTED_NOTHING
+    case WANTED_PAUSED:
     case WANTED_UNSWEEPABLE:
     case WANTED_PARKED:
     case WANTED_FULL:

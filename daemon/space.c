@@ -89,17 +89,19 @@ void space_cool(struct space *s)
         s->candidates[i].is_warm = false;
 }
 
-int space_look(struct space *s, unsigned candidate, double device_us, const char *kernel)
+int space_look(struct space *s, unsigned candidate, const struct rec_looked *looked)
 {
     struct space_candidate *c = &s->candidates[candidate];
 
-    if (kernel && !(c->kernel = copy(s, kernel)))
+    if (looked->kernel && !(c->kernel = copy(s, looked->kernel)))
         return -ENOMEM;
-    c->look_us = device_us;
+    c->look_us = looked->device_us;
+    c->is_disturbed = looked->foreign;
     c->fate = SPACE_LOOKED;
-    if (s->best_look_us == 0 || device_us < s->best_look_us)
-        s->best_look_us = device_us;
-    if (candidate != RACE_NATIVE && device_us > SPACE_SLOW_FACTOR * s->best_look_us)
+    if (s->best_look_us == 0 || c->look_us < s->best_look_us)
+        s->best_look_us = c->look_us;
+    if (candidate != RACE_NATIVE && !c->is_disturbed &&
+        c->look_us > SPACE_SLOW_FACTOR * s->best_look_us)
         c->fate = SPACE_SLOW;
     return 0;
 }
@@ -120,8 +122,13 @@ unsigned space_settled(const struct space *s)
 
 void space_looks(const struct space *s, double look_us[SPACE_MAX])
 {
-    for (unsigned i = 0; i < s->n; i++)
-        look_us[i] = s->candidates[i].fate == SPACE_CHECKED ? s->candidates[i].look_us : NAN;
+    for (unsigned i = 0; i < s->n; i++) {
+        const struct space_candidate *c = &s->candidates[i];
+
+        look_us[i] = c->fate == SPACE_CHECKED ? c->look_us : NAN;
+        if (c->is_disturbed && c->fate == SPACE_CHECKED)
+            look_us[i] = fmin(look_us[i], SPACE_SLOW_FACTOR * s->best_look_us);
+    }
 }
 
 static int by_rank(const void *a, const void *b)

@@ -40,6 +40,7 @@ struct space_candidate {
     uint64_t workspace_bytes;
     enum space_fate fate;
     double look_us;                // 0 = no look yet
+    bool is_disturbed;             // others used the device in that look: it may be faster
     bool is_warm;                  // this worker has launched it: its next launch loads nothing
     double max_error, error_limit; // NaN = not said
     bool repeatable, has_repeatable;
@@ -65,13 +66,15 @@ bool space_same(const struct space *s, const struct rec_opened *opened);
 unsigned space_find(const struct space *s, const char *tactic);
 // A fresh worker has launched nothing yet.
 void space_cool(struct space *s);
-// Writes down a first look. `kernel` may be NULL. Returns 0 or -ENOMEM.
-int space_look(struct space *s, unsigned candidate, double device_us, const char *kernel);
+// Writes down a first look. One that others disturbed cannot show that a candidate is slow. Returns
+// 0 or -ENOMEM.
+int space_look(struct space *s, unsigned candidate, const struct rec_looked *looked);
 // How many candidates have that fate.
 unsigned space_count(const struct space *s, enum space_fate fate);
 // Those whose fate is decided: neither FRESH nor LOOKED.
 unsigned space_settled(const struct space *s);
-// The looks of those that may race, NaN for all others.
+// The looks of those that may race, NaN for all others. A disturbed one is at most so long that the
+// candidate races.
 void space_looks(const struct space *s, double look_us[SPACE_MAX]);
 // Ranks for ties: by family, then tactic, then number.
 void space_ranks(const struct space *s, uint32_t rank[SPACE_MAX]);

@@ -230,8 +230,7 @@ void sweep_act_take_look(struct sweep *s, const struct sweep_event *e)
     sweep_emit(s, SWEEP_KEEP);
     c = &s->space.candidates[s->hand];
     c->is_warm = true;
-    if (c->fate == SPACE_FRESH &&
-        space_look(&s->space, (unsigned)s->hand, looked->device_us, looked->kernel)) {
+    if (c->fate == SPACE_FRESH && space_look(&s->space, (unsigned)s->hand, looked)) {
         sweep_set_end(s, SWEEP_VERDICT_FAILED, SWEEP_FAIL_EXHAUSTED, "no memory for a look");
         sweep_wrap_up(s);
         return;

@@ -42,6 +42,7 @@ static enum queue_class class_of(enum wanted_class class)
         return QUEUE_ADMIN;
     case WANTED_RECIPE:
         return QUEUE_RECIPE;
+    case WANTED_NOTHING:
     case WANTED_MISS:
         break;
     }
@@ -101,6 +102,21 @@ static enum wanted take_added(struct sweeps *s, int r, const struct queue_item *
     }
 }
 
+// What a wish would meet, without wishing.
+static enum wanted peek(
+    struct sweeps *s, const struct key *key, uint32_t section, struct wanted_outcome *out)
+{
+    const struct queue_item *item = queue_find(s->queue, key, section);
+
+    if (!item)
+        return WANTED_ABSENT;
+    return take_added(s,
+        item->state == QUEUE_SWEEPING ? QUEUE_E_SWEEPING
+        : item->state == QUEUE_PARKED ? QUEUE_E_PARKED
+                                      : QUEUE_E_WAITING,
+        item, section, out);
+}
+
 enum wanted sweeps_want(
     struct sweeps *s, const struct wanted_problem *p, struct wanted_outcome *out)
 {
@@ -126,6 +142,10 @@ enum wanted sweeps_want(
     }
     ask.section = (uint32_t)section;
     snprintf(out->section, sizeof out->section, "%s", s->sections->row[section].name);
+    if (p->class == WANTED_NOTHING) {
+        out->sentence[0] = '\0';
+        return peek(s, &p->key, ask.section, out);
+    }
     if (quota && quota->added >= s->config->limits.want_per_uid &&
         !queue_find(s->queue, &p->key, ask.section)) {
         snprintf(out->sentence, sizeof out->sentence,

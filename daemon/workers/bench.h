@@ -3,8 +3,9 @@
 // that makes a CPU's caches cold, a clock, and a probe of the core's frequency.
 // A backend decides when to use them; nothing here launches a kernel.
 //
-// Method "cpu-wall-ring-1": weights cold by a ring of equal copies, activations and result touched
-// before each launch, the thread team awake, wall time by CLOCK_MONOTONIC_RAW. On a CPU the launch
+// Method "cpu-wall-layer-2": before each launch another layer runs, whose weights fill the last
+// cache; weights cold by a ring of equal copies, activations and result touched, the thread team
+// awake, wall time by CLOCK_MONOTONIC_RAW. On a CPU the launch
 // is the work, so host time is the same number. A launch during which a thread of ours stood in a
 // run queue is repeated, a bounded number of times: one preemption costs a scheduler's
 // slice, 4 to 8 ms, and a team of two meets twice as many as a team of one.
@@ -21,7 +22,7 @@
 #define BENCH_FILL_PERIOD 4194301u
 #define BENCH_MAX_CPUS    1024 // looked at when caches are counted
 
-#define BENCH_CPU_METHOD    "cpu-wall-ring-1"
+#define BENCH_CPU_METHOD    "cpu-wall-layer-2"
 #define BENCH_RUN_ATTEMPTS  4     // in a round; then it is marked foreign
 #define BENCH_LOOK_ATTEMPTS 16    // in a look, which may drop a candidate for good
 #define BENCH_ATTEMPTS_US   200e3 // no new attempt beyond it: a slow candidate costs one launch

@@ -142,6 +142,8 @@ static int say_opened(struct frame *f)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++)
         b->candidate(f->self, i, &opened.candidates.items[i]);
+    if (b->flush_us)
+        REC_SET(&opened, opened, flush_us, (uint64_t)b->flush_us(f->self));
     r = space_digest(&opened, digest);
     return r ? r : say(f, LINE_opened, &opened);
 }
@@ -186,6 +188,8 @@ static int on_look(struct frame *f, const void *rec)
     REC_SET(&looked, looked, device_us, seen.timed.device_us);
     REC_SET(&looked, looked, host_us, seen.timed.host_us);
     looked.kernel = seen.kernel;
+    if (seen.timed.is_foreign)
+        REC_SET(&looked, looked, foreign, true);
     return say(f, LINE_looked, &looked);
 }
 

@@ -65,6 +65,8 @@ struct worker_backend {
     int (*check)(void *self, size_t i, struct verify_result *out, struct diag *d);
     // One cold timed launch.
     int (*run)(void *self, size_t i, struct worker_sample *out, struct diag *d);
+    // What making the caches cold costs each launch of the open problem. May be NULL.
+    double (*flush_us)(const void *self);
     // The device's clock now; 0 = unknown. May be NULL.
     double (*clock_mhz)(void *self);
     // Frees all of the problem's memory.

@@ -15,9 +15,10 @@
 // Events: hello open look check run close. Behaviours:
 //   crash:SIGNAL exit:STATUS hang ignore (hang, deaf to SIGTERM) spin
 //   fail:WORDS (look, check, run)   refuse:unsupported|memory (open)   lie, nan, unsteady (check)
-//   slow:FACTOR (look, run)   foreign (run)   twice (the last look's answer once more)
-//   say:TEXT (this line instead of the answer, then hang)   garbage   oversize
-//   stdout:TEXT flood:LINES grow:BYTES fork:FILE (a child that ignores signals; FILE gets its pid)
+//   slow:FACTOR (look, run)   disturbed:FACTOR (look; slow because of others)   foreign (run) twice
+//   (the last look's answer once more) say:TEXT (this line instead of the answer, then hang)
+//   garbage   oversize stdout:TEXT flood:LINES grow:BYTES fork:FILE (a child that ignores signals;
+//   FILE gets its pid)
 // WHEN counts this event for this candidate: 3, 3- or 3-5; without it always.
 #include <errno.h>
 #include <math.h>
@@ -407,7 +408,7 @@ static double draw_us(struct fake *f, size_t i, const struct order *o)
     double normal = sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
     double us = f->times[i] * pow(f->tokens, f->growth) * exp(f->jitter * normal);
 
-    if (is(o, "slow"))
+    if (is(o, "slow") || is(o, "disturbed"))
         us *= strtod(o->arg, NULL);
     wait_us((double)f->flush_ms * 1e3);
     if (f->sleep)
@@ -426,6 +427,7 @@ static int fake_look(void *self, size_t i, struct worker_look *out, struct diag 
     out->first_us = draw_us(f, i, o) + f->jit_us;
     out->timed.device_us = draw_us(f, i, o);
     out->timed.host_us = out->timed.device_us / 10.0;
+    out->timed.is_foreign = is(o, "disturbed");
     out->kernel = f->text[i][1];
     buf_clear(&f->last);
     REC_SET(&looked, looked, candidate, i);

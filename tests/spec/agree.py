@@ -16,6 +16,7 @@ import json
 import math
 import pathlib
 import statistics
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -24,6 +25,7 @@ import harness  # noqa: E402
 SAME = 0.01        # tactics that the pool puts closer than this are equal
 WANT_PAIRS = 0.95  # share of pairs that must agree
 MAX_NOISY = 0.10   # share of sweeps that may end noisy
+MAX_SWEEP_S = 90  # no sweep of these problems takes longer, also beside other load
 AGAIN = 2          # a contaminated sweep is asked again so often
 
 
@@ -62,6 +64,14 @@ def read_journals(state, pool, kernels):
                         pool[key][names[c]].append(math.log(t) - native)
 
 
+def ask(daemon, key):
+    """Sweeps one problem and stays until it ended."""
+    try:
+        daemon.tunectl("sweep", key, "--as", "cpu", "--wait", "--force", timeout=MAX_SWEEP_S)
+    except subprocess.TimeoutExpired as e:
+        raise harness.Failure(f"{key} did not end in {MAX_SWEEP_S} s: {json.dumps(daemon.status())}") from e
+
+
 def sweep_once(build, keys, chosen, noisy, contaminated, pool, kernels):
     daemon = harness.Daemon(build)
     daemon.workers["cpu"] = {"command": daemon.build / "daemon/workers/tactic-onednn", "backend": "onednn",
@@ -71,7 +81,7 @@ def sweep_once(build, keys, chosen, noisy, contaminated, pool, kernels):
         daemon.wait_ready()
         for key in keys:
             for attempt in range(1 + AGAIN):
-                daemon.tunectl("sweep", key, "--as", "cpu", "--wait", "--force", timeout=600)
+                ask(daemon, key)
                 answer = daemon.lookup(key)
                 if answer["kind"] != "miss":
                     break

@@ -171,6 +171,14 @@ def test_a_slow_candidate_costs_one_deadline(build):
     expect(took_ms - plain_ms < LOOK_MS + room_ms, f"it cost {took_ms - plain_ms:.0f} ms")
 
 
+def test_a_disturbed_look_drops_nobody(build):
+    with faulty(build, "look.1=slow:100", "look.2=disturbed:100") as d:
+        expect_winner(d, winner=5, raced=5)
+        expect(2 in raced_in(d), "dropped for what others did")
+    with faulty(build, "look.1=disturbed:100") as d:
+        expect_winner(d, winner=1, raced=6)
+
+
 def test_what_was_hopeless_is_not_looked_at_again_at_larger_buckets(build):
     with faulty(build, "look.2=hang") as d:
         expect_winner(d)
@@ -368,7 +376,8 @@ def test_native_that_crashes_is_parked_after_three_tries(build):
 if __name__ == "__main__":
     run([test_a_candidate_that_crashes_when_looked_at, test_candidates_that_end_when_checked,
          test_candidates_that_crash_in_a_round, test_what_is_denied_is_never_served_again,
-         test_a_slow_candidate_costs_one_deadline, test_what_was_hopeless_is_not_looked_at_again_at_larger_buckets,
+         test_a_slow_candidate_costs_one_deadline, test_a_disturbed_look_drops_nobody,
+         test_what_was_hopeless_is_not_looked_at_again_at_larger_buckets,
          test_candidates_that_hang_in_a_round_or_a_check, test_wrong_output_never_wins,
          test_output_that_differs_from_run_to_run_is_said, test_candidates_that_the_library_refuses,
          test_a_candidate_that_takes_all_memory, test_floods_on_stdout_and_stderr,

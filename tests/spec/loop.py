@@ -167,6 +167,22 @@ def test_explain_names_file_and_line(build):
         expect(line_of(other["file"], other["line"])["tactic"] == other["tactic"] == {"id": 1}, "another line", other)
 
 
+def test_explain_changes_nothing(build):
+    """Who asks why gets the reason and no side effect: no miss is counted, nothing is queued."""
+    with Daemon(build).fake(*CLEAR) as d:
+        d.wait_ready()
+        told = d.tunectl("explain", key(64), "--as", "cpu")[1]
+        answer = told["answer"]
+        expect(answer["kind"] == "miss" and answer["reason"] == "unseeded", "not the reason", answer)
+        expect("not queued" in answer["next"] and "tunectl sweep" in answer["command"], "not what follows", answer)
+        for name in ("misses_unseeded", "sweeps_started"):
+            expect(d.counter(name) == 0, "explain counted", name, d.counter(name))
+        expect(d.status()["sweeps"] == [], "explain queued", d.status()["sweeps"])
+        d.lookup(key(64))
+        d.wait_answer(key(64))
+        expect(d.counter("sweeps_started") == 1, "the lookup did not queue", d.counter("sweeps_started"))
+
+
 def test_loose_tokens_are_mapped(build):
     with Daemon(build).fake(*CLEAR) as d:
         d.wait_ready()
@@ -315,6 +331,6 @@ def test_a_server_fetches_the_table_it_wanted(build):
 
 if __name__ == "__main__":
     run([test_an_unseeded_problem_is_swept_by_itself, test_nothing_better_is_default,
-         test_explain_names_file_and_line, test_loose_tokens_are_mapped, test_a_recipe_is_swept_to_its_own_file,
+         test_explain_names_file_and_line, test_explain_changes_nothing, test_loose_tokens_are_mapped, test_a_recipe_is_swept_to_its_own_file,
          test_a_recipe_that_grew_is_swept_for_what_is_missing,
          test_a_server_fetches_the_table_it_wanted])

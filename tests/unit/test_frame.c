@@ -84,7 +84,7 @@ static int fail_two(size_t i, struct diag *d)
 static int small_look(void *self, size_t i, struct worker_look *out, struct diag *d)
 {
     (void)self;
-    *out = (struct worker_look){ 5.0, { 2.0 + (double)i, 1.0, false }, i ? NULL : "kernel" };
+    *out = (struct worker_look){ 5.0, { 2.0 + (double)i, 1.0, i == 1 }, i ? NULL : "kernel" };
     return fail_two(i, d);
 }
 
@@ -104,6 +104,12 @@ static int small_run(void *self, size_t i, struct worker_sample *out, struct dia
     return fail_two(i, d);
 }
 
+static double small_flush(const void *self)
+{
+    (void)self;
+    return 77.5;
+}
+
 static double small_clock(void *self)
 {
     (void)self;
@@ -117,7 +123,7 @@ static void small_close(void *self)
 
 static const struct worker_backend small = { "onednn", "small 1", "method-1", { "matmul" },
     small_hello, small_open, small_count, small_candidate, small_look, small_check, small_run,
-    small_clock, small_close };
+    small_flush, small_clock, small_close };
 
 // --- the daemon's side ---
 
@@ -286,6 +292,7 @@ static void open_lists_the_space(void **state)
     assert_string_equal(opened->candidates.items[0].tactic, "{\"id\":9}"); // native stays first
     assert_int_equal(opened->candidates.items[2].workspace_bytes, 2000);
     assert_string_equal(opened->method, "method-1");
+    assert_int_equal(opened->flush_us, 77);
     digest_hex(sorted, strlen(sorted), digest);
     assert_string_equal(opened->space_digest, digest);
     assert_int_equal(finish(&p), 0);
@@ -337,8 +344,10 @@ static void looks_and_checks_carry_what_the_backend_saw(void **state)
     looked = hear(&p, LINE_looked);
     assert_true(looked->first_us == 5.0 && looked->device_us == 2.0 && looked->host_us == 1.0);
     assert_string_equal(looked->kernel, "kernel");
+    assert_false(looked->foreign);
     say_candidate(&p, LINE_look, 1);
-    assert_null(((const struct rec_looked *)hear(&p, LINE_looked))->kernel);
+    looked = hear(&p, LINE_looked);
+    assert_true(!looked->kernel && looked->foreign);
     say_candidate(&p, LINE_look, 2);
     failed = hear(&p, LINE_failed);
     assert_int_equal(failed->candidate, 2);

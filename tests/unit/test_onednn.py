@@ -91,6 +91,7 @@ def the_space_is_implementations_by_threads(program):
         expect({t["threads"] for t in tactics} == {1, 2, 3}, f"thread counts {tactics}")
         texts = [json.dumps(t, sort_keys=True) for t in tactics]
         expect(len(set(texts)) == len(texts), "a tactic stands twice")
+        expect(opened["flush_us"] > 0 and opened["method"] == "cpu-wall-layer-2", f"another method: {opened}")
         expect({c["family"] for c in opened["candidates"]} == {t["impl"] for t in tactics}, "family is not the impl")
         w.ask("close", "closed")
         expect(w.open(key(4))["space_digest"] == opened["space_digest"], "the digest is not stable")
