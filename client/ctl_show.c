@@ -49,7 +49,10 @@ static void show_sweeps(const struct rec_tell_status *s)
     for (size_t i = 0; i < s->sweeps.n; i++) {
         const struct rec_sweep_row *row = &s->sweeps.items[i];
 
-        print_cell(t, PRINT_PLAIN, "%s", row->phase);
+        if (REC_HAS(row, sweep_row, retry_s))
+            print_cell(t, PRINT_PLAIN, "again in %llu s", (unsigned long long)row->retry_s);
+        else
+            print_cell(t, PRINT_PLAIN, "%s", row->phase);
         print_cell(t, PRINT_PLAIN, "%s", row->worker ? row->worker : "-");
         if (REC_HAS(row, sweep_row, total))
             print_cell(t, PRINT_PLAIN, "%llu/%llu", (unsigned long long)row->done,

@@ -13,8 +13,7 @@
 #define WATCH_MS    1000 // one look at the queue
 #define PACE_MS     200  // between looks: news of each round would cost the CPU that is measured
 #define ADMIN_CLASS "admin"
-#define MAX_ENDED   4096 // problems of a recipe
-#define STATUS_ROWS 64   // sweeps that a status names
+#define STATUS_ROWS 64 // sweeps that a status names
 
 // Keys of the command line in canonical text.
 struct keys {
@@ -119,40 +118,15 @@ static int show_recipe(struct ctl *c)
 
 // --- waiting ---
 
-// A sweep that failed is tried again after a pause; nobody waits for that here.
 struct vigil {
-    uint64_t ended[MAX_ENDED]; // hashes of problems whose sweep ended, however
-    size_t n_ended;
     uint64_t since, begun_ms;
     uint64_t total, left;
     char what[128]; // what is being swept
 };
 
-static uint64_t hash_of(const char *key)
-{
-    return key_hash(key, strlen(key));
-}
-
-static bool has_ended(const struct vigil *v, const char *key)
-{
-    uint64_t hash = hash_of(key);
-
-    for (size_t i = 0; i < v->n_ended; i++)
-        if (v->ended[i] == hash)
-            return true;
-    return false;
-}
-
-// A sweep's last event has no phase.
-static void note_end(struct vigil *v, const struct rec_event *e)
-{
-    if (e->key && !strcmp(e->kind, "sweep") && !ctl_is_step(e) && v->n_ended < MAX_ENDED &&
-        !has_ended(v, e->key))
-        v->ended[v->n_ended++] = hash_of(e->key);
-}
-
-// Problems that an admin queued and whose sweep has not ended yet. A status names the most urgent
-// first; where there are more than it names, all that wait count.
+// Problems that admins queued and that are swept or will be at once. What failed or was disturbed
+// is tried again after a pause; nobody waits for that here. Where there are more than a status
+// names, all that are queued count.
 static uint64_t count_left(const struct rec_tell_status *s, struct vigil *v)
 {
     uint64_t n = 0;
@@ -161,7 +135,7 @@ static uint64_t count_left(const struct rec_tell_status *s, struct vigil *v)
     for (size_t i = 0; i < s->sweeps.n; i++) {
         const struct rec_sweep_row *row = &s->sweeps.items[i];
 
-        if (!row->why || strcmp(row->why, ADMIN_CLASS) != 0 || has_ended(v, row->key))
+        if (!row->why || strcmp(row->why, ADMIN_CLASS) != 0 || REC_HAS(row, sweep_row, retry_s))
             continue;
         if (!n && row->total)
             snprintf(v->what, sizeof v->what, "%s %llu/%llu %s", row->phase,
@@ -170,7 +144,8 @@ static uint64_t count_left(const struct rec_tell_status *s, struct vigil *v)
             snprintf(v->what, sizeof v->what, "%s %s", row->phase, row->key);
         n++;
     }
-    if (s->sweeps.n >= STATUS_ROWS && s->queued > n)
+    if (s->sweeps.n >= STATUS_ROWS && s->queued > n &&
+        !REC_HAS(&s->sweeps.items[s->sweeps.n - 1], sweep_row, retry_s))
         n = s->queued;
     return n < v->total ? n : v->total;
 }
@@ -201,7 +176,6 @@ static bool look(struct ctl *c, struct vigil *v, int *code)
     for (size_t i = 0; i < news->events.n; i++) {
         const struct rec_event *e = &news->events.items[i];
 
-        note_end(v, e);
         if (e->key && !ctl_is_step(e) && !c->o.opt_json && !print_is_live())
             ctl_show_event(e);
     }

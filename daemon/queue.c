@@ -469,7 +469,16 @@ size_t queue_drop(struct queue *q, uint32_t section)
 
 // --- looking ---
 
-size_t queue_list(const struct queue *q, const struct queue_item **out, size_t max)
+// What may be swept now goes before what waits for its pause to end.
+static bool is_listed_before(
+    const struct queue_item *a, const struct queue_item *b, uint64_t now_ms)
+{
+    bool a_pauses = a->due_ms > now_ms, b_pauses = b->due_ms > now_ms;
+
+    return a_pauses != b_pauses ? b_pauses : is_before(a, b);
+}
+
+size_t queue_list(const struct queue *q, const struct queue_item **out, size_t max, uint64_t now_ms)
 {
     size_t n = 0, at;
 
@@ -478,10 +487,10 @@ size_t queue_list(const struct queue *q, const struct queue_item **out, size_t m
 
         if (!row->key || row->state != QUEUE_WAITING)
             continue;
-        if (n == max && !is_before(row, out[n - 1]))
+        if (n == max && !is_listed_before(row, out[n - 1], now_ms))
             continue;
         at = n < max ? n++ : n - 1;
-        for (; at > 0 && is_before(row, out[at - 1]); at--)
+        for (; at > 0 && is_listed_before(row, out[at - 1], now_ms); at--)
             out[at] = out[at - 1];
         out[at] = row;
     }

@@ -114,8 +114,10 @@ size_t queue_unpark(struct queue *q, uint32_t section, uint64_t now_ms);
 // Forgets all that wait or are parked for a section. Returns how many.
 size_t queue_drop(struct queue *q, uint32_t section);
 
-// Waiting rows in the order they would be picked (pauses and buckets aside), at most `max`.
-size_t queue_list(const struct queue *q, const struct queue_item **out, size_t max);
+// Waiting rows in the order they would be picked (buckets aside), those in a pause last, at most
+// `max`.
+size_t queue_list(
+    const struct queue *q, const struct queue_item **out, size_t max, uint64_t now_ms);
 // When the first pause of a waiting row of those sections ends; 0 = one is due now, UINT64_MAX =
 // none waits.
 uint64_t queue_due_ms(const struct queue *q, uint32_t sections, uint64_t now_ms);

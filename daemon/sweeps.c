@@ -367,7 +367,8 @@ static void fill_row(struct rec_sweep_row *row, const struct sweeps *s,
 size_t sweeps_rows(struct sweeps *s, struct rec_sweep_row *out, size_t max, struct arena *a)
 {
     const struct queue_item **waiting = arena_take(a, (max + 1) * sizeof(void *));
-    size_t n = 0, n_waiting = waiting ? queue_list(s->queue, waiting, max) : 0;
+    uint64_t now = uv_now(s->loop);
+    size_t n = 0, n_waiting = waiting ? queue_list(s->queue, waiting, max, now) : 0;
 
     for (uint32_t i = 0; i < s->n_slots && n < max; i++) {
         const struct sweeps_slot *slot = &s->slot[i];
@@ -384,6 +385,8 @@ size_t sweeps_rows(struct sweeps *s, struct rec_sweep_row *out, size_t max, stru
     for (size_t i = 0; i < n_waiting && n < max; i++, n++) {
         fill_row(&out[n], s, waiting[i], a);
         out[n].phase = "queued";
+        if (waiting[i]->due_ms > now)
+            REC_SET(&out[n], sweep_row, retry_s, (waiting[i]->due_ms - now) / 1000 + 1);
     }
     return n;
 }

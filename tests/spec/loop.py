@@ -183,6 +183,20 @@ def test_explain_changes_nothing(build):
         expect(d.counter("sweeps_started") == 1, "the lookup did not queue", d.counter("sweeps_started"))
 
 
+def test_waiting_ends_with_the_sweep(build):
+    """--wait stays for what is swept, not for what pauses after others disturbed it, whoever queued that."""
+    with Daemon(build).fake(*CLEAR, "run=foreign") as d:
+        d.wait_ready()
+        for m in (64, 16):
+            code, _, _ = d.tunectl("sweep", key(m), "--as", "cpu", "--wait", timeout=20)
+            expect(code != 0, "a disturbed sweep answers nothing", code)
+        rows = d.status()["sweeps"]
+        expect([row["phase"] for row in rows] == ["queued"] * 2, "they are tried again", rows)
+        expect(all(590 < row["retry_s"] <= 600 for row in rows), "after a pause that status tells", rows)
+        code, _, _ = d.tunectl("sweep", key(64), "--as", "cpu", "--wait", timeout=20)
+        expect(code != 0 and d.counter("sweeps_contaminated") == 3, "an admin need not wait", d.counter("sweeps_contaminated"))
+
+
 def test_loose_tokens_are_mapped(build):
     with Daemon(build).fake(*CLEAR) as d:
         d.wait_ready()
@@ -331,6 +345,7 @@ def test_a_server_fetches_the_table_it_wanted(build):
 
 if __name__ == "__main__":
     run([test_an_unseeded_problem_is_swept_by_itself, test_nothing_better_is_default,
-         test_explain_names_file_and_line, test_explain_changes_nothing, test_loose_tokens_are_mapped, test_a_recipe_is_swept_to_its_own_file,
+         test_explain_names_file_and_line, test_explain_changes_nothing, test_waiting_ends_with_the_sweep,
+         test_loose_tokens_are_mapped, test_a_recipe_is_swept_to_its_own_file,
          test_a_recipe_that_grew_is_swept_for_what_is_missing,
          test_a_server_fetches_the_table_it_wanted])

@@ -258,13 +258,19 @@ static void test_list(void **state)
     (void)state;
     for (unsigned i = 1; i <= 200; i++)
         add(q, QUEUE_DEMAND, 1, i, 0.001 * i);
-    n = queue_list(q, rows, 8);
+    n = queue_list(q, rows, 8, 0);
     assert_int_equal(n, 8);
     for (size_t i = 1; i < n; i++)
         assert_true(rows[i - 1]->gain > rows[i]->gain);
     assert_true(rows[0]->gain == 0.2);
     assert_string_equal(queue_class_words(rows[0]->class), "demand");
-    assert_int_equal(queue_list(q, rows, 0), 0);
+    assert_int_equal(queue_list(q, rows, 0, 0), 0);
+    // What pauses is listed last.
+    queue_end(q, queue_pick(q, 1, 0), QUEUE_END_AGAIN, "disturbed", 0);
+    n = queue_list(q, rows, 8, 0);
+    assert_true(n == 8 && rows[0]->gain < 0.2 && rows[7]->due_ms == 0);
+    n = queue_list(q, rows, 8, QUEUE_AGAIN_MS);
+    assert_true(n == 8 && rows[0]->gain == 0.2);
     queue_free(q);
 }
 
