@@ -20,6 +20,8 @@
 // Greatest text that is held before a message must be complete: its frames and their heads.
 #define INPUT_MAX_BYTES (WIRE_MESSAGE_MAX_BYTES + REPLY_FRAMES * 9u + WIRE_TELL_BYTES)
 
+_Static_assert(CONN_WINDOW <= WIRE_QUEUE / 2, "no reply to what is under way is dropped");
+
 struct conn {
     struct sockaddr_un address;
     socklen_t address_len;

@@ -57,7 +57,8 @@ void conn_stop_on(struct conn *c, const volatile sig_atomic_t *flag);
 // CONN_E_* or -errno.
 int conn_open(struct conn *c, uint64_t deadline_ms);
 // Adds a request to what conn_flush sends; `*id` names its reply. Returns 0, -EMSGSIZE or -ENOMEM.
-// At most CONN_WINDOW requests may wait for their replies at once, or both sides could block.
+// At most CONN_WINDOW requests may wait for their replies at once: of more the daemon may drop
+// replies.
 int conn_queue(struct conn *c, const struct conn_request *request, uint64_t *id);
 // Sends what is queued. Whatever it returns, nothing is queued afterwards.
 int conn_flush(struct conn *c, uint64_t deadline_ms);

@@ -10,10 +10,10 @@
 #include "client/ctl_watch.h"
 #include "client/print.h"
 
-#define WATCH_MS    1000 // one look at the queue
-#define PACE_MS     200  // between looks: news of each round would cost the CPU that is measured
-#define ADMIN_CLASS "admin"
-#define STATUS_ROWS 64 // sweeps that a status names
+#define WATCH_MS 1000 // one look at the queue
+#define PACE_MS  200  // between looks: news of each round would cost the CPU that is measured ...
+#define PACE_PER 8    // ... and 1 ms more for so many problems: the daemon looks at each
+#define IDLE_MS  2000 // between two sweeps less is no news
 
 // Keys of the command line in canonical text.
 struct keys {
@@ -121,33 +121,47 @@ static int show_recipe(struct ctl *c)
 struct vigil {
     uint64_t since, begun_ms;
     uint64_t total, left;
-    char what[128]; // what is being swept
+    uint64_t refused, given_up; // at the beginning; and since then
+    char why[256];              // the last was given up
+    char what[256];             // what is being swept, or why nothing is
+    uint64_t idle_ms;           // since when nothing is; 0 = something is
+    char told[256];             // the last that a plain line said of that
 };
 
-// Problems that admins queued and that are swept or will be at once. What failed or was disturbed
-// is tried again after a pause; nobody waits for that here. Where there are more than a status
-// names, all that are queued count.
-static uint64_t count_left(const struct rec_tell_status *s, struct vigil *v)
+// A worker that cannot sweep now; NULL if there is none, or if what is waited for is said already.
+static const struct rec_worker_row *away_worker(const struct rec_tell_status *s)
 {
-    uint64_t n = 0;
+    if (strchr(s->sweeping, ':'))
+        return NULL;
+    for (size_t i = 0; i < s->workers.n; i++)
+        if (!strcmp(s->workers.items[i].state, "failed") ||
+            !strcmp(s->workers.items[i].state, "probing"))
+            return &s->workers.items[i];
+    return NULL;
+}
 
-    v->what[0] = '\0';
-    for (size_t i = 0; i < s->sweeps.n; i++) {
-        const struct rec_sweep_row *row = &s->sweeps.items[i];
+// What happens now, in words: the sweep under way, else what the daemon waits for.
+static void note_status(const struct rec_tell_status *s, struct vigil *v)
+{
+    const struct rec_sweep_row *row = s->sweeps.n ? &s->sweeps.items[0] : NULL;
+    const struct rec_worker_row *away = away_worker(s);
+    const char *detail = away && away->detail ? away->detail : "";
 
-        if (!row->why || strcmp(row->why, ADMIN_CLASS) != 0 || REC_HAS(row, sweep_row, retry_s))
-            continue;
-        if (!n && row->total)
+    if (row && strcmp(row->phase, "queued") != 0) {
+        v->idle_ms = 0;
+        if (row->total)
             snprintf(v->what, sizeof v->what, "%s %llu/%llu %s", row->phase,
                 (unsigned long long)row->done, (unsigned long long)row->total, row->key);
-        else if (!n)
+        else
             snprintf(v->what, sizeof v->what, "%s %s", row->phase, row->key);
-        n++;
+        return;
     }
-    if (s->sweeps.n >= STATUS_ROWS && s->queued > n &&
-        !REC_HAS(&s->sweeps.items[s->sweeps.n - 1], sweep_row, retry_s))
-        n = s->queued;
-    return n < v->total ? n : v->total;
+    v->idle_ms = v->idle_ms ? v->idle_ms : conn_now_ms();
+    if (away)
+        snprintf(v->what, sizeof v->what, "nothing is swept now (%s; worker '%s' is %s%s%s)",
+            s->sweeping, away->section, away->state, detail[0] ? ": " : "", detail);
+    else
+        snprintf(v->what, sizeof v->what, "nothing is swept now (%s)", s->sweeping);
 }
 
 static void show_progress(const struct vigil *v)
@@ -158,8 +172,44 @@ static void show_progress(const struct vigil *v)
     print_progress(done, v->total, done ? seconds / (double)done * (double)v->left : -1, v->what);
 }
 
-// One look: news, then the queue. False when waiting is over; `*code` says why.
-static bool look(struct ctl *c, struct vigil *v, int *code)
+// The same but for its numbers.
+static bool says_the_same(const char *a, const char *b)
+{
+    while (*a || *b) {
+        a += strspn(a, "0123456789");
+        b += strspn(b, "0123456789");
+        if (*a != *b)
+            return false;
+        a += *a != '\0';
+        b += *b != '\0';
+    }
+    return true;
+}
+
+// Where no bar is drawn, a line says that nothing moves, and why, and again when the reason
+// changes.
+static void tell_idle(struct vigil *v)
+{
+    if (!v->idle_ms)
+        v->told[0] = '\0';
+    if (!v->idle_ms || print_is_live() || conn_now_ms() - v->idle_ms < IDLE_MS ||
+        says_the_same(v->told, v->what))
+        return;
+    print_line(PRINT_DIM, "%s", v->what);
+    fflush(stdout); // into a pipe, too, while there is time to read it
+    memcpy(v->told, v->what, sizeof v->told);
+}
+
+// What is left of ours. What the daemon would refuse by now is not waited for.
+static void note_left(const struct rec_tell_sweep *s, struct vigil *v)
+{
+    v->left = s->queued < v->total ? s->queued : v->total;
+    v->given_up = s->refused > v->refused ? s->refused - v->refused : 0;
+    snprintf(v->why, sizeof v->why, "%s", s->detail ? s->detail : "");
+}
+
+// One look: news, then what is left of ours. False when waiting is over; `*code` says why.
+static bool look(struct ctl *c, struct rec_ask_sweep *ours, struct vigil *v, int *code)
 {
     struct rec_ask_status ask = { 0 };
     const struct rec_tell_watch *news;
@@ -180,30 +230,39 @@ static bool look(struct ctl *c, struct vigil *v, int *code)
             ctl_show_event(e);
     }
     told_fini(&told);
+    if (!ctl_ask(c, MESSAGE_sweep, ours, &told, code))
+        return false;
+    note_left(told.rec, v);
+    told_fini(&told);
     if (!ctl_ask(c, MESSAGE_status, &ask, &told, code))
         return false;
-    v->left = count_left(told.rec, v);
+    note_status(told.rec, v);
     told_fini(&told);
-    if (!c->o.opt_json)
+    if (!c->o.opt_json) {
+        tell_idle(v);
         show_progress(v);
+    }
     return v->left > 0;
 }
 
-static int stay(struct ctl *c, const struct keys *keys, struct vigil *v)
+static int stay(struct ctl *c, struct rec_ask_sweep *ours, const struct keys *keys, struct vigil *v)
 {
     int code = CTL_DONE;
 
+    REC_SET(ours, ask_sweep, look, true);
     v->begun_ms = conn_now_ms();
     v->left = v->total;
     if (v->left && !c->o.opt_json)
         show_progress(v);
-    while (v->left && look(c, v, &code))
-        poll(NULL, 0, PACE_MS);
+    while (v->left && look(c, ours, v, &code))
+        poll(NULL, 0, PACE_MS + (int)(v->left / PACE_PER));
     print_progress_end();
     if (code == CTL_STOPPED)
         print_error("interrupted; the sweep goes on: tunectl watch shows it");
     if (code != CTL_DONE)
         return code;
+    if (v->given_up && !c->o.opt_json)
+        print_pair("given up", PRINT_BAD, "%llu: %s", (unsigned long long)v->given_up, v->why);
     if (!asker_digest(&c->asker)) {
         if (!c->o.opt_json)
             print_pair("done", PRINT_GOOD, "nothing is queued any more");
@@ -252,6 +311,7 @@ static int sweep(struct ctl *c, const struct keys *keys)
         return code;
     tell = told.rec;
     v.total = tell->queued;
+    v.refused = tell->refused;
     code = tell->refused ? CTL_MISS : CTL_DONE;
     if (c->o.opt_json)
         ctl_print_raw(&told);
@@ -261,7 +321,7 @@ static int sweep(struct ctl *c, const struct keys *keys)
     told_fini(&told);
     if (!c->o.opt_wait)
         return code;
-    return stay(c, keys, &v);
+    return stay(c, &ask, keys, &v);
 }
 
 int ctl_sweep(struct ctl *c)

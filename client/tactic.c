@@ -330,12 +330,13 @@ int tactic_want(struct tactic *t, const char *recipe, const char *layout, const 
     size_t n, struct tactic_wanted *out)
 {
     struct rec_ask_want ask = { .recipe = recipe, .layout = layout };
-    int r = tactic_enter(t);
+    int r;
 
-    if (r)
-        return r;
     if (out)
         memset(out, 0, sizeof *out);
+    r = tactic_enter(t);
+    if (r)
+        return r;
     if (!recipe == !n || (n && !keys))
         return tactic_leave(t, tactic_fail(t, TACTIC_E_ARGUMENT, "give a recipe or keys"));
     tactic_refresh(t, false);

@@ -41,7 +41,8 @@
 //   A call may be interrupted by signals; it goes on until its deadline.
 //
 // Strings are UTF-8 and end with NUL. Functions that return int return 0 or an enum tactic_error;
-// tactic_last_error has the sentence. A function that returns an error leaves its output NULL.
+// tactic_last_error has the sentence. A function that returns an error leaves its output NULL, or
+// zero.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -90,6 +91,9 @@ enum tactic_log_level {
 enum { // flags of struct tactic_options
     // Hits whose state is not "confirmed" count as misses, with reason "unconfirmed".
     TACTIC_CONFIRMED = 1 << 0,
+    // Of tactic_fallback_load: learned tables precede the site's. Set it where tacticd.conf(5) says
+    // authority = learned, for that file is not read here.
+    TACTIC_LEARNED_FIRST = 1 << 1,
 };
 
 // Set `size`, zero the rest: zero and NULL mean the default. Strings are copied.
@@ -256,8 +260,10 @@ int tactic_lease(struct tactic *t, const char *const *devices, size_t n, uint64_
 // --- without the daemon ---
 
 // Reads the layers' tables and deny rules from disk, so that lookups on this handle are answered
-// from them while the daemon is away, by the same rules of precedence. Blocks on the disk without
-// a deadline: call it before you start, if at all. May be called again. Never writes.
+// from them while the daemon is away, by the same rules of precedence (see TACTIC_LEARNED_FIRST).
+// Rules that this user cannot read deny everything: no tactic is answered then, and the log says
+// why. Blocks on the disk without a deadline: call it before you start, if at all. May be called
+// again. Never writes.
 int tactic_fallback_load(struct tactic *t);
 
 #pragma GCC visibility pop

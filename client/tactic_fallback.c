@@ -11,6 +11,8 @@
 
 #define FALLBACK_FINGERPRINTS 4 // a process has one, rarely another after a library was loaded
 
+_Static_assert(TACTIC_DIR_BYTES <= LOADER_DIR_BYTES, "what the options take, the loader holds");
+
 struct fallback {
     struct store *store;
 };
@@ -24,11 +26,15 @@ struct fallback *fallback_free(struct fallback *f)
     return NULL;
 }
 
-// Names each file that is not used; its entries are simply not there.
+// Names what is not used. A table's entries are simply not there; without a file of rules nobody
+// knows what is denied, so the store serves no tactic.
 static void tell_refusals(struct tactic *t, const struct load *l)
 {
     for (size_t i = 0; i < l->n_refusals; i++)
         tactic_say(t, TACTIC_LOG_WARNING, "%s: %s", l->refusals[i].file, l->refusals[i].sentence);
+    if (l->deny->blind)
+        tactic_say(t, TACTIC_LOG_WARNING,
+            "rules cannot be read: no tactic is answered from the tables on disk");
 }
 
 static struct fallback *load(struct tactic *t, const struct loader_paths *paths)
@@ -36,11 +42,12 @@ static struct fallback *load(struct tactic *t, const struct loader_paths *paths)
     struct fallback *f = calloc(1, sizeof *f);
     struct load *l = loader_load(paths, NULL);
     struct generation *g = NULL;
+    bool learned_first = t->flags & TACTIC_LEARNED_FIRST;
 
     if (f && l) {
         tell_refusals(t, l);
         f->store = store_new(FALLBACK_FINGERPRINTS);
-        g = generation_build(l->tables, l->n_tables, l->deny, 0, false);
+        g = generation_build(l->tables, l->n_tables, l->deny, 0, learned_first);
     }
     if (f && f->store && g) {
         generation_own(g);

@@ -243,14 +243,15 @@ int tactic_lookup_many(
     struct tactic *t, const char *const *keys, size_t n, struct tactic_answer **out)
 {
     struct batch b = { .t = t, .keys = keys, .out = out, .n = n };
-    int r = tactic_enter(t);
+    int r;
 
+    if (out && n <= PTRDIFF_MAX / sizeof *out) // more is no array
+        memset(out, 0, n * sizeof *out);
+    r = tactic_enter(t);
     if (r)
         return r;
     if ((n && (!keys || !out)) || n > TACTIC_MAX_KEYS || !is_good(keys, n))
         return tactic_leave(t, tactic_fail(t, TACTIC_E_ARGUMENT, "a key is NULL or too long"));
-    if (n)
-        memset(out, 0, n * sizeof *out);
     b.deadline_ms = tactic_deadline_ms(t);
     return tactic_leave(t, n ? look_up(&b) : 0);
 }

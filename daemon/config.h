@@ -17,7 +17,7 @@
 #define CONFIG_FILE_MAX_BYTES (256 * 1024)
 #define CONFIG_WORKERS_MAX    16
 #define CONFIG_NAME_BYTES     33  // of a worker, with its NUL
-#define CONFIG_PATH_BYTES     400 // of a directory: a table's name must fit behind it
+#define CONFIG_PATH_BYTES     400 // of a directory; LOADER_DIR_BYTES holds it
 // Of the runtime directory: with "/control/sock" behind it, it fits the 107 bytes of a socket's
 // path.
 #define CONFIG_RUNTIME_DIR_BYTES 94

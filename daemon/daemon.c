@@ -29,6 +29,8 @@
 
 #define DAEMON_TICK_MS 5000 // without a service manager that wants it more often
 
+_Static_assert(CONFIG_PATH_BYTES < LOADER_DIR_BYTES, "what may be configured, the loader holds");
+
 struct daemon {
     const struct config *config;
     uv_loop_t loop;
@@ -96,8 +98,12 @@ static void on_published(void *ctx, bool reloaded)
     d->stats.publishes++;
     d->stats.generation = g->number;
     d->stats.refused_tables = saver_load(d->saver) ? saver_load(d->saver)->n_refusals : 0;
+    if (d->handlers)
+        handlers_published(d->handlers, now_ms(d));
     if (!reloaded)
         return;
+    if (d->sweeps && !d->stopping)
+        sweeps_reload(d->sweeps); // recipes may be new
     snprintf(text, sizeof text, "%zu tables, %zu entries, %llu files refused", g->n_tables,
         g->n_entries, (unsigned long long)d->stats.refused_tables);
     add_event(d, &(struct rec_event){ .kind = "reload", .text = text });
@@ -194,13 +200,6 @@ static void on_wake(void *ctx, uint64_t at_ms)
         uv_timer_start(&d->waiters, on_waiters_due, at_ms > now ? at_ms - now : 0, 0);
 }
 
-static void on_reload(void *ctx)
-{
-    struct daemon *d = ctx;
-
-    sweeps_reload(d->sweeps);
-}
-
 // The control socket's directory keeps strangers out, whatever a client library does with socket
 // modes.
 static int make_control_dir(const struct daemon *d, const char *dir, struct diag *diag)
@@ -225,7 +224,7 @@ static int open_doors(struct daemon *d, struct diag *diag)
 {
     struct server_hooks hooks = { d, on_request, on_garbage, on_unroutable, on_yield };
     struct handlers_hooks handler_hooks = { d, on_want, on_sweep_rows, on_queued, on_sweeping,
-        on_history, on_wake, on_handlers_event, on_reload };
+        on_history, on_wake, on_handlers_event };
     char lookup[512], control[512];
     int r;
 
@@ -318,7 +317,6 @@ static void on_reloaded(void *ctx, const struct saver_outcome *outcome)
 static void on_hangup(struct daemon *d)
 {
     sd_reloading(&d->sd);
-    sweeps_reload(d->sweeps);
     if (saver_reload(d->saver, on_reloaded, d))
         sd_ready(&d->sd, "reload refused: too many changes wait");
 }
@@ -501,6 +499,7 @@ static void on_saver_closed(void *ctx)
     struct daemon *d = ctx;
 
     d->saver = NULL;
+    d->handlers = handlers_free(d->handlers); // the saver's last answers came to them
 }
 
 static void on_sweeps_closed(void *ctx)
@@ -516,7 +515,6 @@ static void on_server_closed(void *ctx)
     struct daemon *d = ctx;
 
     d->server = NULL;
-    d->handlers = handlers_free(d->handlers);
     sweeps_close(d->sweeps, on_sweeps_closed, d);
 }
 
@@ -532,6 +530,8 @@ static void stop(struct daemon *d, int error)
     uv_close((uv_handle_t *)&d->prepare, NULL);
     for (int i = 0; i < 3; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
+    if (d->handlers)
+        handlers_serve(d->handlers, NULL);
     if (d->server)
         server_close(d->server, on_server_closed, d);
     else

@@ -57,9 +57,10 @@ struct device {
     struct sweep *sweep;
     void *owner;
     unsigned part_of_job;
-    struct key key;              // its problem
-    struct slow_problem problem; // the same for slow.h
-    char *model, *layout;
+    struct key key;                   // its problem
+    struct slow_problem problem;      // the same for slow.h
+    char *model, *layout, *incumbent; // of the job
+    bool has_incumbent;
     struct journal_file *file;
     struct sweep_effects effects;
     bool is_stepping, is_loading, is_judging, is_publishing;

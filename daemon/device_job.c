@@ -29,18 +29,19 @@ static void on_deadline(uv_timer_t *timer)
     device_feed_kind(d, SWEEP_ON_DEADLINE);
 }
 
+// The deadline of the request in hand. One that is held cannot be late: it counts from when the
+// request is sent.
 static void arm(struct device *d, uint64_t at_ms)
 {
     uint64_t now_ms = device_now_ms();
 
+    uv_timer_stop(&d->deadline);
     d->deadline_ms = at_ms;
-    if (!at_ms)
-        uv_timer_stop(&d->deadline);
-    else if (!d->held.len) // else it counts from when the request is sent
+    if (at_ms && !d->held.len)
         uv_timer_start(&d->deadline, on_deadline, at_ms > now_ms ? at_ms - now_ms : 0, 0);
 }
 
-// The journal is on the disk: now the worker may go on.
+// The kernel has the journal: now the worker may go on.
 static void release(void *ctx)
 {
     struct device *d = ctx;
@@ -50,15 +51,23 @@ static void release(void *ctx)
         return;
     send_bytes(d, d->held.data, d->held.len);
     buf_clear(&d->held);
-    if (d->deadline_ms)
-        arm(d, d->deadline_ms + waited_ms);
+    arm(d, d->deadline_ms ? d->deadline_ms + waited_ms : 0);
+}
+
+// What is held is not to be sent any more.
+static void drop_held(struct device *d)
+{
+    if (!d->held.len)
+        return;
+    buf_clear(&d->held);
+    arm(d, d->deadline_ms);
 }
 
 static void send_line(struct device *d, enum line line, const void *rec)
 {
     int r;
 
-    buf_clear(&d->held);
+    drop_held(d);
     r = line_encode(line, rec, &d->held);
     if (r) {
         log_error("a request cannot be put into words", "line=%s errno=%d", line_name(line), -r);
@@ -67,6 +76,7 @@ static void send_line(struct device *d, enum line line, const void *rec)
         return;
     }
     if (d->file && journal_is_behind(d->file)) {
+        uv_timer_stop(&d->deadline); // it was the last request's
         d->held_ms = device_now_ms();
         journal_when_caught_up(d->file, release, d);
         return;
@@ -118,7 +128,7 @@ static void start(struct device *d)
 
 static void end(struct device *d, const char *reason)
 {
-    buf_clear(&d->held);
+    drop_held(d);
     if (!strcmp(reason, "yield"))
         d->stats->sweeps_yielded++;
     if (d->wants_start || !d->worker) {
@@ -297,7 +307,9 @@ void device_free_job(struct device *d)
     d->sweep = sweep_free(d->sweep);
     free(d->model);
     free(d->layout);
-    d->model = d->layout = NULL;
+    free(d->incumbent);
+    d->model = d->layout = d->incumbent = NULL;
+    d->has_incumbent = false;
     d->owner = NULL;
     buf_clear(&d->held);
     arm(d, 0);
@@ -348,7 +360,7 @@ static void tell_exit(struct device *d)
     struct sweep_event event = { .kind = SWEEP_ON_WORKER_EXIT };
 
     d->owes_exit = d->owes_hello = false;
-    buf_clear(&d->held); // it was for the dead
+    drop_held(d); // it was for the dead
     count_time(d);
     event.exit.signal = d->exit_signal;
     event.exit.obituary = d->obituary;

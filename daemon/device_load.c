@@ -119,7 +119,11 @@ static void on_load(uv_work_t *work)
 static void start_afresh(struct device *d)
 {
     char id[SWEEP_MAX_ID], key[KEY_MAX_BYTES];
-    struct device_job job = { .key = key, .model = d->model, .layout = d->layout };
+    struct device_job job = { .key = key,
+        .model = d->model,
+        .layout = d->layout,
+        .has_incumbent = d->has_incumbent,
+        .incumbent = d->incumbent };
 
     log_notice("a sweep cannot be resumed and starts over", "sweep=%s key=%s", sweep_id(d->sweep),
         sweep_key(d->sweep));
@@ -176,6 +180,8 @@ void device_start_job(struct device *d, const struct device_job *job)
     d->part_of_job = part_numbered(d, job->section);
     d->model = job->model ? strdup(job->model) : NULL;
     d->layout = job->layout ? strdup(job->layout) : NULL;
+    d->incumbent = job->incumbent ? strdup(job->incumbent) : NULL;
+    d->has_incumbent = job->has_incumbent && !job->incumbent == !d->incumbent;
     if (job->resume)
         snprintf(id, sizeof id, "%s", job->resume);
     else

@@ -12,8 +12,10 @@ struct slot {
 };
 
 struct events {
-    uint64_t last;
-    struct slot slots[EVENTS_KEPT]; // event n stands in n % EVENTS_KEPT
+    uint64_t last;      // number of the newest
+    uint64_t kept;      // events ever kept; the newest stands in (kept - 1) % EVENTS_KEPT
+    uint64_t gone_last; // number of the newest that is gone
+    struct slot slots[EVENTS_KEPT];
 };
 
 struct events *events_new(void)
@@ -40,25 +42,32 @@ static bool same(const char *a, const char *b)
     return a && b && !strcmp(a, b);
 }
 
-// A sweep reports every round, and who reads late needs only the newest: the older one becomes a
-// hole.
+// A sweep reports every round, and who reads late needs only the newest.
 static bool replaces(const struct slot *last, const struct rec_event *rec)
 {
     return rec->phase && same(last->rec.phase, rec->phase) && same(last->rec.key, rec->key) &&
            same(last->rec.kind, rec->kind);
 }
 
+// The slot for a new event; takes that of the oldest if all are used.
+static struct slot *next_slot(struct events *e, const struct rec_event *rec)
+{
+    struct slot *newest = &e->slots[(e->kept + EVENTS_KEPT - 1) % EVENTS_KEPT], *s;
+
+    if (e->kept && replaces(newest, rec))
+        return newest;
+    s = &e->slots[e->kept++ % EVENTS_KEPT];
+    if (e->kept > EVENTS_KEPT)
+        e->gone_last = s->rec.seq;
+    return s;
+}
+
 void events_add(struct events *e, const struct rec_event *rec)
 {
-    struct slot *s = &e->slots[e->last % EVENTS_KEPT];
-    uint64_t seq;
+    struct slot *s = next_slot(e, rec);
 
-    if (e->last && replaces(s, rec))
-        s->rec.seq = 0; // a hole: told to nobody any more
-    seq = ++e->last;
-    s = &e->slots[seq % EVENTS_KEPT];
     s->rec = *rec;
-    s->rec.seq = seq;
+    s->rec.seq = ++e->last;
     s->rec.kind = copy(s->kind, sizeof s->kind, rec->kind);
     s->rec.phase = copy(s->phase, sizeof s->phase, rec->phase);
     s->rec.key = copy(s->key, sizeof s->key, rec->key);
@@ -73,17 +82,15 @@ uint64_t events_last(const struct events *e)
 size_t events_after(
     const struct events *e, uint64_t since, struct rec_event out[EVENTS_TOLD], uint64_t *lost)
 {
-    uint64_t first = e->last >= EVENTS_KEPT ? e->last - EVENTS_KEPT + 1 : 1, seq = since + 1;
+    uint64_t gone = e->kept > EVENTS_KEPT ? e->kept - EVENTS_KEPT : 0, i = e->kept;
     size_t n = 0;
 
-    *lost = seq < first ? first - seq : 0;
-    if (seq < first)
-        seq = first;
-    for (; seq <= e->last && n < EVENTS_TOLD; seq++) {
-        const struct slot *s = &e->slots[seq % EVENTS_KEPT];
-
-        if (s->rec.seq == seq)
-            out[n++] = s->rec;
-    }
+    *lost = 0;
+    if (since < e->gone_last)
+        *lost = e->gone_last - since < gone ? e->gone_last - since : gone;
+    while (i > gone && e->slots[(i - 1) % EVENTS_KEPT].rec.seq > since)
+        i--;
+    for (; i < e->kept && n < EVENTS_TOLD; i++)
+        out[n++] = e->slots[i % EVENTS_KEPT].rec;
     return n;
 }

@@ -13,13 +13,13 @@ struct events;
 struct events *events_new(void);
 struct events *events_free(struct events *e);
 // Adds an event; `rec`'s strings are copied (cut at the bounds), its seq is set here. Progress of a
-// sweep makes the event before it a hole if that was progress of the same key and phase: only the
-// newest counts.
+// sweep takes the place of the event before it, under a new number, if that was progress of the
+// same key and phase: only the newest counts.
 void events_add(struct events *e, const struct rec_event *rec);
 // Number of the newest event; 0 = none yet.
 uint64_t events_last(const struct events *e);
 // Events after `since`, oldest first, at most EVENTS_TOLD; pointers into the ring, valid until the
 // next add.
-// `*lost` = events after `since` that are gone.
+// `*lost` = events after `since` that are gone, at most; 0 only if none are.
 size_t events_after(
     const struct events *e, uint64_t since, struct rec_event out[EVENTS_TOLD], uint64_t *lost);

@@ -13,8 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FILES_MAX_LISTED 65536
-
 static int fail(struct diag *d, const char *path, const char *what)
 {
     int e = errno;
@@ -154,13 +152,7 @@ int files_mkdirs(const char *path)
     return 0;
 }
 
-struct list {
-    char **paths;
-    size_t n, cap;
-    const char *suffix;
-};
-
-static int list_add(struct list *l, const char *path)
+static int list_add(struct files_list *l, const char *path)
 {
     if (l->n >= FILES_MAX_LISTED)
         return -EOVERFLOW;
@@ -181,32 +173,54 @@ static bool has_suffix(const char *name, const char *suffix)
 {
     size_t n = strlen(name), s = strlen(suffix);
 
-    return n > s && name[0] != '.' && !strcmp(name + n - s, suffix);
+    return n > s && !strcmp(name + n - s, suffix);
 }
 
-static int list_dir(struct list *l, const char *dir, int deep)
+// What cannot be looked at is taken for a folder: whoever lists it says why it cannot.
+static bool is_folder(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) < 0 ? errno != ENOENT : S_ISDIR(st.st_mode);
+}
+
+static int list_entry(const char *dir, const char *name, const char *suffix,
+    struct files_list *files, struct files_list *folders)
+{
+    char path[PATH_MAX];
+
+    if (name[0] == '.')
+        return 0;
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+        return -ENAMETOOLONG;
+    // What has the suffix is listed whatever it is: whoever reads it says why it cannot.
+    if (has_suffix(name, suffix))
+        return list_add(files, path);
+    return folders && is_folder(path) ? list_add(folders, path) : 0;
+}
+
+// Absent is what stands nowhere: a link that leads nowhere and a file in the way are not.
+static bool is_absent(const char *dir)
+{
+    struct stat st;
+
+    return lstat(dir, &st) < 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
+static int list_all(
+    const char *dir, const char *suffix, struct files_list *files, struct files_list *folders)
 {
     DIR *d = opendir(dir);
-    struct dirent *e;
-    int r = 0;
+    struct dirent *e = NULL;
+    int r = d ? 0 : -errno;
 
     if (!d)
-        return errno == ENOENT || errno == ENOTDIR ? 0 : -errno;
-    while (!r && (e = readdir(d))) {
-        char path[PATH_MAX];
-        struct stat st;
-
-        if (e->d_name[0] == '.' ||
-            snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= (int)sizeof path)
-            continue;
-        // What has the suffix is listed whatever it is: whoever reads it says why it cannot.
-        if (has_suffix(e->d_name, l->suffix))
-            r = list_add(l, path);
-        else if (deep && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-            r = list_dir(l, path, 0);
-        if (r == -EACCES)
-            r = list_add(l, path);
-    }
+        return is_absent(dir) ? 0 : r;
+    do {
+        errno = 0; // NULL is the end, or an error that errno alone tells from it
+        e = readdir(d);
+        r = e ? list_entry(dir, e->d_name, suffix, files, folders) : -errno;
+    } while (e && !r);
     closedir(d);
     return r;
 }
@@ -216,29 +230,40 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-int files_list(const char *dir, const char *suffix, int deep, char ***paths, size_t *n)
+static void sort(struct files_list *l)
 {
-    struct list l = { .suffix = suffix };
-    int r = list_dir(&l, dir, deep);
+    if (l->n)
+        qsort(l->paths, l->n, sizeof *l->paths, by_text);
+}
 
+int files_list(
+    const char *dir, const char *suffix, struct files_list *files, struct files_list *folders)
+{
+    int r;
+
+    memset(files, 0, sizeof *files);
+    if (folders)
+        memset(folders, 0, sizeof *folders);
+    r = list_all(dir, suffix, files, folders);
     if (r) {
-        files_list_free(l.paths, l.n);
-        *paths = NULL;
-        *n = 0;
+        files_list_free(files);
+        files_list_free(folders);
         return r;
     }
-    if (l.n)
-        qsort(l.paths, l.n, sizeof *l.paths, by_text);
-    *paths = l.paths;
-    *n = l.n;
+    sort(files);
+    if (folders)
+        sort(folders);
     return 0;
 }
 
-void files_list_free(char **paths, size_t n)
+void files_list_free(struct files_list *l)
 {
-    for (size_t i = 0; i < n; i++)
-        free(paths[i]);
-    free(paths);
+    if (!l)
+        return;
+    for (size_t i = 0; i < l->n; i++)
+        free(l->paths[i]);
+    free(l->paths);
+    memset(l, 0, sizeof *l);
 }
 
 int files_set_aside(const char *path, char *out, size_t out_bytes)

@@ -7,7 +7,8 @@
 
 #include "proto/diag.h"
 
-#define FILES_MAX_BYTES (16u * 1024u * 1024u) // larger files are refused before they are read
+#define FILES_MAX_BYTES  (16u * 1024u * 1024u) // larger files are refused before they are read
+#define FILES_MAX_LISTED 65536                 // of one directory
 
 // Reads a whole regular file; `*text` has `*len` bytes and a NUL, owned by the caller. Returns 0 or
 // -errno (-EFBIG beyond the bound) with `d` filled.
@@ -16,11 +17,18 @@ int files_read(const char *path, char **text, size_t *len, struct diag *d);
 int files_write(const char *path, const void *bytes, size_t len, struct diag *d);
 // Creates a directory and its parents, mode 0755 under the umask. Returns 0 or -errno.
 int files_mkdirs(const char *path);
-// What ends in `suffix` in `dir` (and one folder down if `deep`), as full paths, sorted; also what
-// is no file at all, and folders that may not be read. A missing directory is an empty list.
-// Returns 0 or -errno; free with files_list_free.
-int files_list(const char *dir, const char *suffix, int deep, char ***paths, size_t *n);
-void files_list_free(char **paths, size_t n);
+// Full paths, sorted.
+struct files_list {
+    char **paths;
+    size_t n, cap;
+};
+// What ends in `suffix` in `dir`, whatever it is, and the folders in it (`folders` may be NULL).
+// Hidden names are left out. An absent directory is empty. Returns 0, or -errno when not everything
+// could be listed (-EOVERFLOW beyond the bound): then both are empty. Free both.
+int files_list(
+    const char *dir, const char *suffix, struct files_list *files, struct files_list *folders);
+// NULL is fine.
+void files_list_free(struct files_list *l);
 // Moves a file that is in the way aside, to "<path>.refused-<n>". Returns 0 or -errno; `out` gets
 // the name.
 int files_set_aside(const char *path, char *out, size_t out_bytes);

@@ -26,6 +26,8 @@ static void send_record(struct handlers *h, const struct server_peer *to, enum s
         .attachment_len = attachment_len };
     struct buf body = { 0 };
 
+    if (!h->server)
+        return; // the doors are closed: what was asked before still comes to its end
     if (record_encode(type, record, &body)) {
         // Only our own records come here: a failure is exhaustion or a number JSON cannot hold.
         static const char sorry[] = "{\"sentence\":\"the reply could not be encoded\"}";
@@ -483,9 +485,24 @@ struct handlers *handlers_new(struct store *store, struct saver *saver, struct e
     return h;
 }
 
+static void drop_waiters(struct handlers *h)
+{
+    while (h->waiters) {
+        struct waiter *w = h->waiters;
+
+        h->waiters = w->next;
+        free(w->recipe);
+        free(w->layout);
+        free(w);
+    }
+    h->n_waiters = 0;
+}
+
 void handlers_serve(struct handlers *h, struct server *server)
 {
     h->server = server;
+    if (!server)
+        drop_waiters(h);
 }
 
 void handlers_ready(struct handlers *h, uint64_t now_ms, uint64_t pid)
@@ -496,14 +513,8 @@ void handlers_ready(struct handlers *h, uint64_t now_ms, uint64_t pid)
 
 struct handlers *handlers_free(struct handlers *h)
 {
-    while (h && h->waiters) {
-        struct waiter *w = h->waiters;
-
-        h->waiters = w->next;
-        free(w->recipe);
-        free(w->layout);
-        free(w);
-    }
+    if (h)
+        drop_waiters(h);
     free(h);
     return NULL;
 }

@@ -44,7 +44,8 @@ struct wanted_problem {
 struct wanted_outcome {
     char sentence[256];
     char section[SECTIONS_NAME_BYTES];
-    uint64_t eta_s; // 0 = unknown
+    uint64_t eta_s;   // 0 = unknown
+    uint64_t retry_s; // it is queued and pauses so long; 0 = it does not
 };
 
 struct handlers_hooks {
@@ -59,18 +60,21 @@ struct handlers_hooks {
         void *ctx, const char *key);         // how the last sweep of a key ended, or NULL
     void (*wake)(void *ctx, uint64_t at_ms); // call handlers_wake then; 0 = not needed any more
     void (*event)(void *ctx, const char *kind, const char *key, const char *text);
-    void (*reload)(void *ctx); // the rest of the daemon re-reads what it must
 };
 
 struct handlers;
 struct handlers *handlers_new(struct store *store, struct saver *saver, struct events *events,
     struct sections *sections, struct stats *stats, const struct handlers_hooks *hooks);
+// Not before the saver is closed: its answers come back here.
 struct handlers *handlers_free(struct handlers *h);
 void handlers_request(struct handlers *h, const struct server_request *request, uint64_t now_ms);
-// The server to answer through; before it, no request comes.
+// The server to answer through; before it, no request comes. NULL: the doors close, who waits is
+// dropped, and nobody hears how what is under way ends.
 void handlers_serve(struct handlers *h, struct server *server);
-// Something changed (an event, a publication): waiters that can be answered are.
+// Something happened: who waits for events is answered.
 void handlers_news(struct handlers *h, uint64_t now_ms);
+// Another generation is served: tables that became whole are answered to who waits for them.
+void handlers_published(struct handlers *h, uint64_t now_ms);
 // Answers waiters whose time is over.
 void handlers_wake(struct handlers *h, uint64_t now_ms);
 // The daemon's start, for status.

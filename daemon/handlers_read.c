@@ -43,8 +43,10 @@ static int compose(const struct recipe *r, const struct rec_recipe_layout *layou
     return table_compose(&header, entries, n, out);
 }
 
+// Composed if the snapshot is whole, or with `force`; else the first problem that is not answered
+// ends it, and `covered` counts those before.
 static int take_snapshot(struct handlers *h, const struct recipe *r,
-    const struct rec_recipe_layout *layout, struct store_asker *asker, bool confirmed,
+    const struct rec_recipe_layout *layout, struct store_asker *asker, bool confirmed, bool force,
     struct snapshot *out)
 {
     size_t n = recipe_keys(r, layout, NULL, 0), kept = 0;
@@ -65,8 +67,11 @@ static int take_snapshot(struct handlers *h, const struct recipe *r,
         // Only the bucket itself: another ladder's bucket is not this recipe's answer.
         if (found.kind == KIND_MISS ||
             memcmp(found.entry->text + TABLE_KEY_OFFSET, text, found.entry->key_len) != 0 ||
-            (confirmed && found.entry->state != ENTRY_CONFIRMED))
+            (confirmed && found.entry->state != ENTRY_CONFIRMED)) {
+            if (!force)
+                break;
             continue;
+        }
         if (!method)
             method = found.table->table->header.method;
         else if (strcmp(method, found.table->table->header.method) != 0)
@@ -75,7 +80,7 @@ static int take_snapshot(struct handlers *h, const struct recipe *r,
     }
     out->covered = kept;
     out->total = n;
-    if (!e)
+    if (!e && (kept == n || force))
         e = compose(
             r, layout, store_asker_fingerprint(asker), facts, entries, kept, method, &out->text);
     free(keys);
@@ -102,7 +107,7 @@ static bool answer_table(struct handlers *h, const struct server_peer *to, const
         handlers_trouble(h, to, STATUS_NEED_HELLO, NULL, "%s", status_doc(STATUS_NEED_HELLO));
         return true;
     }
-    if (take_snapshot(h, r, layout, asker, confirmed, &s)) {
+    if (take_snapshot(h, r, layout, asker, confirmed, force, &s)) {
         handlers_trouble(h, to, STATUS_FAILED, NULL, "the snapshot could not be made");
     } else if (s.covered < s.total && !force) {
         buf_fini(&s.text);
@@ -175,18 +180,20 @@ static bool answer_watch(
     return true;
 }
 
-// Answers who can be answered: all that wait for events, tables that became whole, and whose time
-// is over.
-static void serve_waiters(struct handlers *h, uint64_t now_ms)
+// Answers who can be answered: all that wait for events, whose time is over, and after a
+// publication tables that became whole.
+static void serve_waiters(struct handlers *h, uint64_t now_ms, bool is_published)
 {
     struct waiter **at = &h->waiters;
 
     while (*at) {
         struct waiter *w = *at;
-        bool over = now_ms >= w->deadline_ms;
-        bool done = w->recipe ? answer_table(h, &w->peer, w->recipe, w->layout, w->digest,
-                                    w->confirmed, over)
-                              : answer_watch(h, &w->peer, w->since, over);
+        bool over = now_ms >= w->deadline_ms, done = false;
+
+        if (!w->recipe)
+            done = answer_watch(h, &w->peer, w->since, over);
+        else if (is_published || over)
+            done = answer_table(h, &w->peer, w->recipe, w->layout, w->digest, w->confirmed, over);
 
         if (!done) {
             at = &w->next;
@@ -204,12 +211,18 @@ static void serve_waiters(struct handlers *h, uint64_t now_ms)
 void handlers_news(struct handlers *h, uint64_t now_ms)
 {
     if (h->waiters)
-        serve_waiters(h, now_ms);
+        serve_waiters(h, now_ms, false);
+}
+
+void handlers_published(struct handlers *h, uint64_t now_ms)
+{
+    if (h->waiters)
+        serve_waiters(h, now_ms, true);
 }
 
 void handlers_wake(struct handlers *h, uint64_t now_ms)
 {
-    serve_waiters(h, now_ms);
+    serve_waiters(h, now_ms, false);
 }
 
 void on_table(struct call *c)

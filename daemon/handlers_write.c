@@ -27,6 +27,15 @@ struct wish {
     bool forced;
 };
 
+static bool has_answer(struct store *store, struct store_asker *asker, const struct key *key)
+{
+    struct store_answer found;
+    char text[KEY_MAX_BYTES];
+
+    store_find(store, asker, text, key_print(key, text), &found);
+    return found.kind != KIND_MISS && found.entry->state == ENTRY_CONFIRMED;
+}
+
 static void wish_for(struct call *c, const struct wish *w, const struct key *key, const char *model,
     const char *layout, unsigned uid, struct tally *t)
 {
@@ -39,27 +48,28 @@ static void wish_for(struct call *c, const struct wish *w, const struct key *key
         .forced = w->forced,
         .uid = uid };
     struct wanted_outcome outcome = { 0 };
-    struct store_answer found = { .kind = KIND_MISS };
-    char text[KEY_MAX_BYTES];
+    bool is_look = w->class == WANTED_NOTHING;
+    bool is_known = (is_look || !w->forced) && asker && has_answer(c->h->store, asker, key);
 
     t->tell.total++;
-    if (asker && !w->forced)
-        store_find(c->h->store, asker, text, key_print(key, text), &found);
-    if (found.kind != KIND_MISS && found.entry->state == ENTRY_CONFIRMED) {
+    if (is_known && !is_look) {
         t->tell.known++;
         return;
     }
     switch (c->h->hooks.want(c->h->hooks.ctx, &p, &outcome)) {
     case WANTED_QUEUED:
     case WANTED_SWEEPING:
-        t->tell.queued++;
+        t->tell.queued += !outcome.retry_s;
         break;
-    case WANTED_ABSENT: // only told to who asks with WANTED_NOTHING
+    case WANTED_ABSENT:
+        t->tell.known += is_known;
+        break;
     case WANTED_PAUSED:
     case WANTED_UNSWEEPABLE:
     case WANTED_PARKED:
     case WANTED_FULL:
-        t->tell.refused++;
+        t->tell.known += is_known;
+        t->tell.refused += !is_known;
         snprintf(t->detail, sizeof t->detail, "%s", outcome.sentence);
         break;
     }
@@ -137,7 +147,8 @@ void on_sweep(struct call *c)
     // Without an environment (digest 0) any worker of the backend will do.
     if (c->request->digest && !call_asker(c))
         return;
-    wish(c, &(struct wish){ ask->recipe, ask->layout, &ask->keys, WANTED_ADMIN, ask->force });
+    wish(c, &(struct wish){ ask->recipe, ask->layout, &ask->keys,
+                ask->look ? WANTED_NOTHING : WANTED_ADMIN, ask->force });
 }
 
 // --- what goes through the saver ---
@@ -348,6 +359,5 @@ void on_reload(struct call *c)
 
     if (!p)
         return;
-    c->h->hooks.reload(c->h->hooks.ctx);
     unqueued(c, p, saver_reload(c->h->saver, on_reloaded, p));
 }

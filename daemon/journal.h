@@ -44,8 +44,8 @@ int journal_scan(
 struct journal_file *journal_open(struct journal *j, const char *id);
 // Adds whole lines; copies.
 void journal_add(struct journal_file *f, const char *text, size_t len);
-// Is anything not on the disk yet? A sweep that runs ahead of its journal could lose more than a
-// round.
+// Is anything not handed to the kernel yet? A sweep that runs ahead of its journal could lose more
+// than a round. Nothing is synced: a power cut may cost more.
 bool journal_is_behind(const struct journal_file *f);
 // Calls `caught_up` once, as soon as nothing is behind any more.
 void journal_when_caught_up(struct journal_file *f, void (*caught_up)(void *ctx), void *ctx);

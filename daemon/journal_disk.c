@@ -211,15 +211,15 @@ static void prune(const struct found *found, size_t n, struct journal_scan *scan
 void journal_look(const char *dir, bool wants_left, struct journal_scan *scan)
 {
     struct found *found;
-    char **paths;
-    size_t n, kept = 0;
+    struct files_list files;
+    size_t kept = 0;
 
     memset(scan, 0, sizeof *scan);
-    if (files_list(dir, ".jsonl", 0, &paths, &n))
+    if (files_list(dir, ".jsonl", &files, NULL))
         return;
-    found = calloc(n ? n : 1, sizeof *found);
-    for (size_t i = 0; found && i < n; i++) {
-        found[kept].path = paths[i];
+    found = calloc(files.n ? files.n : 1, sizeof *found);
+    for (size_t i = 0; found && i < files.n; i++) {
+        found[kept].path = files.paths[i];
         if (!look_at(&found[kept]))
             kept++;
     }
@@ -233,7 +233,7 @@ void journal_look(const char *dir, bool wants_left, struct journal_scan *scan)
         else if (!found[i].is_finished)
             take_unfinished(dir, &found[i], scan);
     free(found);
-    files_list_free(paths, n);
+    files_list_free(&files);
 }
 
 void journal_scan_fini(struct journal_scan *scan)

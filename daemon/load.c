@@ -113,6 +113,7 @@ void load_start(struct load_watch *l)
 void load_stop(struct load_watch *l)
 {
     l->running = false;
+    l->share = -1;
     uv_timer_stop(&l->timer);
 }
 

@@ -13,7 +13,7 @@ struct load_watch;
 // `on_quiet` is called after each sample that shows the CPUs quiet.
 struct load_watch *load_new(uv_loop_t *loop, void (*on_quiet)(void *ctx), void *ctx);
 void load_start(struct load_watch *l); // idempotent
-void load_stop(struct load_watch *l);  // forgets the sample in hand
+void load_stop(struct load_watch *l);  // forgets the samples
 // Share of CPU time in use in the last sample, 0 to 1; negative = not known yet.
 double load_share(const struct load_watch *l);
 void load_close(struct load_watch *l, void (*closed)(void *ctx), void *ctx);

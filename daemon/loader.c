@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// loader: see loader.h.
+// loader: see loader.h. What a file is follows from the directory it stands in: <layer>/deny and
+// the node's own hold rules, <layer>/recipes recipes, a layer's directory and its other folders
+// tables.
 #include "daemon/loader.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,26 +38,14 @@ const char *loader_dir(const struct loader_paths *p, enum layer layer)
     return "";
 }
 
-// What a file is follows from the directory it stands in: .../recipes, .../deny, else a table.
-static bool stands_in(const char *path, const char *folder)
-{
-    const char *slash = strrchr(path, '/'), *before = slash;
-    size_t n = strlen(folder);
-
-    if (!slash)
-        return false;
-    while (before > path && before[-1] != '/')
-        before--;
-    return (size_t)(slash - before) == n && !memcmp(before, folder, n);
-}
-
 struct work {
     struct load *l;
     const struct generation *before;
     struct deny_file **deny;
     char **deny_names;
     size_t n_deny, cap_deny, cap_tables, cap_kept, cap_recipes, cap_refusals;
-    bool failed; // memory ran out
+    bool is_blind; // a file or a directory of rules could not be read
+    bool failed;   // memory ran out
 };
 
 // Room for one more in a growing array of pointers or structs.
@@ -75,11 +66,14 @@ static void refuse(struct work *w, const char *file, const char *sentence)
 {
     struct load *l = w->l;
 
+    if (l->n_refusals >= LOADER_MAX_REFUSALS)
+        return;
     l->refusals = grow(w, l->refusals, l->n_refusals, &w->cap_refusals, sizeof *l->refusals);
     if (w->failed)
         return;
     l->refusals[l->n_refusals].file = strdup(file);
     l->refusals[l->n_refusals].sentence = strdup(sentence);
+    w->failed = !l->refusals[l->n_refusals].file || !l->refusals[l->n_refusals].sentence;
     l->n_refusals++;
 }
 
@@ -91,16 +85,26 @@ static void refuse_diag(struct work *w, const char *file, struct diag *d)
     refuse(w, file, diag_text(d, text, sizeof text));
 }
 
-static void keep_old(struct work *w, const char *path)
+static bool is_or_below(const char *file, const char *path)
+{
+    size_t n = strlen(path);
+
+    return !strncmp(file, path, n) && (!file[n] || file[n] == '/');
+}
+
+// A file that is refused, and all below a directory that cannot be listed, stay as they were.
+static void keep_old(struct work *w, const char *path, enum layer layer)
 {
     struct load *l = w->l;
 
-    for (size_t i = 0; w->before && i < w->before->n_tables; i++) {
-        if (strcmp(w->before->tables[i]->file, path) != 0)
+    for (size_t i = 0; w->before && i < w->before->n_tables && !w->failed; i++) {
+        struct store_table *t = w->before->tables[i];
+
+        if (t->layer != layer || !is_or_below(t->file, path))
             continue;
         l->kept = grow(w, l->kept, l->n_kept, &w->cap_kept, sizeof *l->kept);
         if (!w->failed)
-            l->kept[l->n_kept++] = w->before->tables[i];
+            l->kept[l->n_kept++] = t;
     }
 }
 
@@ -125,7 +129,7 @@ static void load_table(struct work *w, const char *path, enum layer layer)
         w->failed = true;
     } else if (!t) {
         refuse_diag(w, path, &d);
-        keep_old(w, path);
+        keep_old(w, path, layer);
     } else if (l->n_tables >= STORE_MAX_TABLES) {
         store_table_unref(t);
         refuse(w, path, "more than 65536 tables");
@@ -138,30 +142,36 @@ static void load_table(struct work *w, const char *path, enum layer layer)
     }
 }
 
-static void load_deny(struct work *w, const char *path)
+// Takes the rules and a copy of their file's name.
+static void add_rules(struct work *w, struct deny_file *f, const char *path)
+{
+    size_t cap = w->cap_deny;
+    char *name = strdup(path);
+
+    w->deny = grow(w, w->deny, w->n_deny, &cap, sizeof *w->deny);
+    w->deny_names = grow(w, w->deny_names, w->n_deny, &w->cap_deny, sizeof *w->deny_names);
+    if (w->failed || !name) {
+        w->failed = true;
+        free(name);
+        deny_free(f);
+        return;
+    }
+    w->deny[w->n_deny] = f;
+    w->deny_names[w->n_deny++] = name;
+}
+
+static void load_rules(struct work *w, const char *path)
 {
     struct diag d = { 0 };
     struct deny_file *f;
-    size_t len, cap = w->cap_deny;
-    char *text;
+    char *text = NULL;
+    size_t len;
 
-    if (files_read(path, &text, &len, &d)) {
+    if (files_read(path, &text, &len, &d) || deny_read(text, len, path, &f, &d)) {
         refuse_diag(w, path, &d);
-        w->l->n_deny_refused++;
-        return;
-    }
-    if (deny_read(text, len, path, &f, &d)) {
-        refuse_diag(w, path, &d);
-        w->l->n_deny_refused++;
+        w->is_blind = true;
     } else {
-        w->deny = grow(w, w->deny, w->n_deny, &cap, sizeof *w->deny);
-        w->deny_names = grow(w, w->deny_names, w->n_deny, &w->cap_deny, sizeof *w->deny_names);
-        if (w->failed) {
-            deny_free(f);
-        } else {
-            w->deny[w->n_deny] = f;
-            w->deny_names[w->n_deny++] = strdup(path);
-        }
+        add_rules(w, f, path);
     }
     free(text);
 }
@@ -199,23 +209,83 @@ static void load_recipe(struct work *w, const char *path)
     free(text);
 }
 
-static void load_dir(struct work *w, const char *dir, enum layer layer)
+static void refuse_dir(struct work *w, const char *dir, int error)
 {
-    char **paths = NULL;
-    size_t n = 0;
-    int r = dir[0] ? files_list(dir, ".json", 1, &paths, &n) : 0;
+    char sentence[128];
+
+    snprintf(sentence, sizeof sentence, "cannot list: %s", strerror(-error));
+    w->failed = w->failed || error == -ENOMEM;
+    refuse(w, dir, sentence);
+}
+
+static void load_rules_of(struct work *w, const char *dir)
+{
+    struct files_list files;
+    int r = files_list(dir, ".json", &files, NULL);
+
+    if (r) {
+        refuse_dir(w, dir, r);
+        w->is_blind = true;
+    }
+    for (size_t i = 0; i < files.n && !w->failed; i++)
+        load_rules(w, files.paths[i]);
+    files_list_free(&files);
+}
+
+static void load_tables_of(
+    struct work *w, const char *dir, enum layer layer, struct files_list *folders)
+{
+    struct files_list files;
+    int r = files_list(dir, ".json", &files, folders);
+
+    if (r) {
+        refuse_dir(w, dir, r);
+        keep_old(w, dir, layer);
+    }
+    for (size_t i = 0; i < files.n && !w->failed; i++)
+        load_table(w, files.paths[i], layer);
+    files_list_free(&files);
+}
+
+static void load_recipes_of(struct work *w, const char *dir)
+{
+    struct files_list files;
+    int r = files_list(dir, ".json", &files, NULL);
 
     if (r)
-        refuse(w, dir, strerror(-r));
-    for (size_t i = 0; i < n && !w->failed; i++) {
-        if (stands_in(paths[i], "recipes"))
-            load_recipe(w, paths[i]);
-        else if (stands_in(paths[i], "deny"))
-            load_deny(w, paths[i]);
-        else
-            load_table(w, paths[i], layer);
+        refuse_dir(w, dir, r);
+    for (size_t i = 0; i < files.n && !w->failed; i++)
+        load_recipe(w, files.paths[i]);
+    files_list_free(&files);
+}
+
+static void load_layer(struct work *w, const char *dir, enum layer layer)
+{
+    char deny_dir[LOADER_PATH_BYTES];
+    struct files_list folders;
+
+    if (!dir[0])
+        return;
+    // By its name, not from the list: a directory that cannot be listed does not hide its rules.
+    snprintf(deny_dir, sizeof deny_dir, "%s/deny", dir);
+    load_rules_of(w, deny_dir);
+    load_tables_of(w, dir, layer, &folders);
+    for (size_t i = 0; i < folders.n && !w->failed; i++) {
+        const char *name = strrchr(folders.paths[i], '/') + 1;
+
+        if (!strcmp(name, "recipes"))
+            load_recipes_of(w, folders.paths[i]);
+        else if (strcmp(name, "deny") != 0)
+            load_tables_of(w, folders.paths[i], layer, NULL);
     }
-    files_list_free(paths, n);
+    files_list_free(&folders);
+}
+
+static void free_names(struct work *w)
+{
+    for (size_t i = 0; i < w->n_deny; i++)
+        free(w->deny_names[i]);
+    free(w->deny_names);
 }
 
 struct load *loader_load(const struct loader_paths *p, const struct generation *before)
@@ -226,10 +296,12 @@ struct load *loader_load(const struct loader_paths *p, const struct generation *
         return NULL;
     // A site's recipe hides a packaged one of the same model: it is read first.
     for (int layer = 0; layer < LAYER_COUNT; layer++)
-        load_dir(&w, loader_dir(p, (enum layer)layer), (enum layer)layer);
-    load_dir(&w, p->deny_dir, LAYER_LEARNED);
+        load_layer(&w, loader_dir(p, (enum layer)layer), (enum layer)layer);
+    load_rules_of(&w, p->deny_dir);
     w.l->deny = store_deny_new(w.deny, (const char *const *)w.deny_names, w.n_deny);
-    files_list_free(w.deny_names, w.n_deny);
+    if (w.l->deny)
+        w.l->deny->blind = w.is_blind;
+    free_names(&w);
     free(w.deny);
     return w.failed || !w.l->deny ? loader_free(w.l) : w.l;
 }

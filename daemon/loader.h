@@ -6,13 +6,19 @@
 #include "daemon/store.h"
 #include "proto/recipe.h"
 
-#define LOADER_MAX_RECIPES 1024
+#define LOADER_MAX_RECIPES  1024
+#define LOADER_MAX_REFUSALS 65536                   // named; of more, nothing is said
+#define LOADER_DIR_BYTES    512                     // of a directory that is given, with its NUL
+#define LOADER_PATH_BYTES   (LOADER_DIR_BYTES + 16) // of one below it, such as <state_dir>/tables
+#define LOADER_FILE_BYTES   (LOADER_PATH_BYTES + 2 * 256) // of a file there, or one folder down
 
 struct loader_paths {
-    char pinned_dir[512], site_dir[512], learned_dir[512], packaged_dir[512]; // "" = none
-    char deny_dir[512]; // written by the daemon
+    char pinned_dir[LOADER_PATH_BYTES], site_dir[LOADER_PATH_BYTES], learned_dir[LOADER_PATH_BYTES],
+        packaged_dir[LOADER_PATH_BYTES]; // "" = none
+    char deny_dir[LOADER_PATH_BYTES];    // written by the daemon
 };
-// Fills the paths that hang below a state directory, and the two given ones.
+// Fills the paths that hang below a state directory, and the two given ones. Each of the three is
+// shorter than LOADER_DIR_BYTES.
 void loader_paths_set(
     struct loader_paths *p, const char *state_dir, const char *site_dir, const char *packaged_dir);
 const char *loader_dir(const struct loader_paths *p, enum layer layer);
@@ -23,18 +29,17 @@ struct loader_refusal {
 struct load {
     struct store_table **tables; // one owned reference each, but for those below
     size_t n_tables;
-    struct store_table *
-        *kept; // borrowed from `before`: their file is refused now, its old content stands
+    // Borrowed from `before`: what they stand in is refused now, the old content stands.
+    struct store_table **kept;
     size_t n_kept;
-    struct store_deny *deny; // owned
-    size_t n_deny_refused;   // files of rules among the refusals
+    struct store_deny *deny; // owned; blind if a file or directory of rules is among the refusals
     struct recipe **recipes; // owned
     size_t n_recipes;
     struct loader_refusal *refusals;
     size_t n_refusals;
 };
-// Reads everything. `before` (may be NULL) is the generation whose tables stand in for refused
-// files. Returns NULL when memory is gone.
+// Reads everything. `before` (may be NULL) is the generation whose tables stand in for files that
+// are refused and directories that cannot be listed. Returns NULL when memory is gone.
 struct load *loader_load(const struct loader_paths *p, const struct generation *before);
 // Frees what is still owned; take fields by setting them to NULL or 0 first.
 struct load *loader_free(struct load *l);

@@ -504,11 +504,13 @@ uint64_t queue_due_ms(const struct queue *q, uint32_t sections, uint64_t now_ms)
     for (uint32_t i = 0; i < q->high; i++) {
         const struct queue_item *row = &q->rows[i];
 
+        if (may_pick(row, sections, now_ms))
+            return 0;
         if (row->key && row->state == QUEUE_WAITING && (sections >> row->section & 1) &&
             row->due_ms < due)
             due = row->due_ms;
     }
-    return due == UINT64_MAX || due > now_ms ? due : 0;
+    return due;
 }
 
 struct queue_counts queue_counts(const struct queue *q)

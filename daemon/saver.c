@@ -89,13 +89,12 @@ static void reload(struct batch *b, struct change *c)
         saver_batch_add(b, l->kept[i], false);
     // Rules that cannot be read any more still hold; at start, when none are known, everything is
     // denied.
-    if (l->n_deny_refused && b->before) {
+    if (l->deny->blind && b->before) {
         l->deny = store_deny_unref(l->deny);
     } else {
         if (b->deny_owned)
             store_deny_unref(b->deny);
         b->deny = l->deny;
-        b->deny->blind = l->n_deny_refused > 0;
         b->deny_owned = true;
         l->deny = NULL;
     }

@@ -16,8 +16,8 @@
 #define SAVER_KEPT_TICKS    6    // between two tries
 
 struct saver_outcome {
-    int error;          // 0, or -errno: nothing was published for this change
-    char file[512];     // the file that was written
+    int error;                    // 0, or -errno: nothing was published for this change
+    char file[LOADER_FILE_BYTES]; // the file that was written
     size_t changed;     // rules and pins: entries that went out of or came back into service
     char sentence[256]; // of an error, or a warning
 };

@@ -4,6 +4,8 @@
 #pragma once
 #include "daemon/saver.h"
 
+#define SAVER_ASIDE_BYTES (LOADER_FILE_BYTES + 16) // of a file that files_set_aside moved
+
 enum change_kind {
     CHANGE_PUT_ENTRY,
     CHANGE_DROP_ENTRY,
@@ -35,7 +37,7 @@ struct batch {
     bool deny_owned, learned_first;
     struct load *load; // of a reload; keeps recipes and refusals
     struct generation *next;
-    char warning[1200];
+    char warning[2 * SAVER_ASIDE_BYTES + DIAG_SENTENCE_BYTES + 64]; // names a file before and after
 };
 
 // Notes why a change failed; `d` may be NULL.

@@ -9,9 +9,9 @@
 #include "daemon/files.h"
 #include "daemon/saver_in.h"
 
-static void rules_file(const struct batch *b, char *out, size_t out_bytes)
+static void rules_file(const struct batch *b, char out[LOADER_FILE_BYTES])
 {
-    snprintf(out, out_bytes, "%.400s/node.json", b->paths->deny_dir);
+    snprintf(out, LOADER_FILE_BYTES, "%s/node.json", b->paths->deny_dir);
 }
 
 // The node's own rules without rule `id`, with `add` behind them (may be NULL). Returns how many
@@ -19,7 +19,7 @@ static void rules_file(const struct batch *b, char *out, size_t out_bytes)
 static int write_rules(
     struct batch *b, const char *id, const struct rec_deny_rule *add, struct diag *d)
 {
-    char path[512];
+    char path[LOADER_FILE_BYTES];
     struct deny_file *f = NULL;
     struct rec_deny_rule *rules = NULL;
     struct buf text = { 0 };
@@ -27,7 +27,7 @@ static int write_rules(
     char *old = NULL;
     int r;
 
-    rules_file(b, path, sizeof path);
+    rules_file(b, path);
     r = files_read(path, &old, &len, d);
     if (r == -ENOENT)
         r = 0;
@@ -110,10 +110,10 @@ static int renew_rules(struct batch *b, const struct rec_deny_rule *unsaved, str
     const char **names = calloc(others + 1, sizeof *names);
     const struct deny_file *own = NULL;
     struct store_deny *fresh = NULL;
-    char path[512];
+    char path[LOADER_FILE_BYTES];
     int r = files && names ? 0 : -ENOMEM;
 
-    rules_file(b, path, sizeof path);
+    rules_file(b, path);
     for (size_t i = 0; i < others && !r; i++) {
         if (!strcmp(b->deny->names[i], path)) {
             own = b->deny->files[i];
@@ -150,7 +150,7 @@ void saver_change_rule(struct batch *b, struct change *c)
                       &rule, &a, &d)
                 : 0;
 
-    rules_file(b, c->outcome.file, sizeof c->outcome.file);
+    rules_file(b, c->outcome.file);
     c->is_found = !r && put && rule.source && !strcmp(rule.source, "sweep");
     if (!r) {
         r = write_rules(b, put ? rule.id : c->record, put ? &rule : NULL, &d);

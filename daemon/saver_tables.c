@@ -22,7 +22,7 @@ static size_t batch_find(const struct batch *b, const char *file)
 // nothing stored is lost, and said.
 static int base_table(struct batch *b, const char *path, struct table **out, struct diag *d)
 {
-    char *text, aside[600];
+    char *text, aside[SAVER_ASIDE_BYTES];
     size_t len;
     int r;
 
@@ -117,10 +117,7 @@ static int find_home(struct batch *b, struct change *c, const struct rec_table_h
 
         if (i > 1)
             snprintf(number, sizeof number, ",%d", i);
-        // %.* keeps the compiler's bound check honest; a directory that long was refused by the
-        // configuration.
-        snprintf(
-            c->outcome.file, sizeof c->outcome.file, "%.200s/%.280s%s.json", dir, name, number);
+        snprintf(c->outcome.file, sizeof c->outcome.file, "%s/%s%s.json", dir, name, number);
         r = base_table(b, c->outcome.file, base, d);
         if (r || !*base || is_home(*base, header))
             return r;

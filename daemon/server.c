@@ -323,14 +323,31 @@ static int open_gate(
     return uv_poll_start(&g->poll, UV_READABLE, on_poll);
 }
 
+static bool gate_is_reachable(const struct gate *g)
+{
+    struct stat st;
+
+    return stat(g->path, &st) == 0 && st.st_dev == g->dev && st.st_ino == g->ino;
+}
+
+// libzmq leaves the file behind. Another daemon may have bound the path since, after a cleaner had
+// removed ours and its lock with it: that one's stays.
+static void remove_file(const struct gate *g)
+{
+    if (gate_is_reachable(g))
+        unlink(g->path);
+}
+
 static void finish(struct server *s)
 {
     void (*closed)(void *) = s->closed;
     void *ctx = s->closed_ctx;
 
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
+        remove_file(&s->gates[i]);
         if (s->gates[i].socket)
             zmq_close(s->gates[i].socket);
+    }
     zmq_ctx_term(s->context); // at most SERVER_LINGER_MS
     free(s);
     if (closed)
@@ -356,8 +373,6 @@ void server_close(struct server *s, void (*closed)(void *ctx), void *ctx)
 
         if (!g->poll.data)
             continue;
-        // libzmq would unlink the path, also one that a cleaner removed and another bound: only
-        // ours goes.
         uv_close((uv_handle_t *)&g->poll, on_handle_closed);
         uv_close((uv_handle_t *)&g->idle, on_handle_closed);
     }
@@ -393,13 +408,6 @@ int server_new(uv_loop_t *loop, const char *lookup_path, const char *control_pat
         uv_idle_start(&s->gates[i].idle, on_idle);
     *out = s;
     return 0;
-}
-
-static bool gate_is_reachable(const struct gate *g)
-{
-    struct stat st;
-
-    return stat(g->path, &st) == 0 && st.st_dev == g->dev && st.st_ino == g->ino;
 }
 
 bool server_is_reachable(const struct server *s)

@@ -11,9 +11,15 @@
 
 #define SERVER_SLICE      64   // requests a door handles before other events get their turn
 #define SERVER_BACKLOG    2048 // connections the kernel holds for us
-#define SERVER_QUEUE      4096 // messages queued per peer and direction; more are dropped for that peer
-#define SERVER_PEER_BYTES 16  // libzmq's routing ids are 5 bytes
-#define SERVER_PATH_BYTES 108 // of sockaddr_un
+#define SERVER_PEER_BYTES 16   // libzmq's routing ids are 5 bytes
+#define SERVER_PATH_BYTES 108  // of sockaddr_un
+// Whole messages that wait for one peer, in each direction. Requests beyond stay in the peer's own
+// hands; replies beyond are dropped. libzmq counts off what it sent by halves of it, so half is
+// sure: a client's window (client/conn.h). What a peer can make us hold is 256 requests of 1 MiB
+// and 256 replies of up to 20 MiB, and libzmq counts whole messages only: the frames of one that
+// never ends are not bounded here. With many peers, or with such a one, the unit's MemoryMax is the
+// bound.
+#define SERVER_QUEUE WIRE_QUEUE
 
 // Where a reply goes; a value that may be kept for a later reply.
 struct server_peer {
@@ -59,8 +65,9 @@ struct server;
 // Returns 0 or -errno with `d` filled.
 int server_new(uv_loop_t *loop, const char *lookup_path, const char *control_path,
     const struct server_hooks *hooks, struct server **out, struct diag *d);
-// Stops reading, flushes what is queued for at most 200 ms, removes the sockets' files; the handles
-// are closed when the loop has run once more, then `closed` is called and the server is gone.
+// Stops reading. When the loop has run once more the handles are closed, the sockets' files removed
+// if they still are ours, and what is queued flushed for at most 200 ms; then `closed` is called
+// and the server is gone.
 void server_close(struct server *s, void (*closed)(void *ctx), void *ctx);
 
 // Sends a reply. Never blocks; a peer that is gone or full is counted through on_unroutable.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// sweeps: see sweeps.h. Wishes, quotas, the order of problems, and life from start to close.
+// sweeps: see sweeps.h. Wishes, quotas, what is told of them, and life from start to close.
 #include "daemon/sweeps.h"
 
 #include <errno.h>
@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "daemon/log.h"
 #include "daemon/sweeps_in.h"
@@ -25,10 +24,19 @@ void sweeps_event(struct sweeps *s, const char *kind, const char *key, const cha
     s->hooks.on_event(s->hooks.ctx, &rec);
 }
 
-void sweeps_kick(struct sweeps *s)
+static void on_kick(uv_timer_t *timer)
 {
+    struct sweeps *s = timer->data;
+
     for (uint32_t i = 0; i < s->n_slots && s->is_scanned && !s->is_closing; i++)
         device_kick(s->slot[i].device);
+}
+
+// In the loop's next turn: who asked is answered before a worker is started.
+void sweeps_kick(struct sweeps *s)
+{
+    if (!s->is_closing && !uv_is_active((uv_handle_t *)&s->kick))
+        uv_timer_start(&s->kick, on_kick, 0, 0);
 }
 
 // --- wishes ---
@@ -107,9 +115,12 @@ static enum wanted peek(
     struct sweeps *s, const struct key *key, uint32_t section, struct wanted_outcome *out)
 {
     const struct queue_item *item = queue_find(s->queue, key, section);
+    uint64_t now = uv_now(s->loop);
 
     if (!item)
         return WANTED_ABSENT;
+    if (item->state == QUEUE_WAITING && item->due_ms > now)
+        out->retry_s = (item->due_ms - now) / 1000 + 1;
     return take_added(s,
         item->state == QUEUE_SWEEPING ? QUEUE_E_SWEEPING
         : item->state == QUEUE_PARKED ? QUEUE_E_PARKED
@@ -162,195 +173,10 @@ enum wanted sweeps_want(
     if (r == 0 && item)
         sweeps_event(s, "queued", item->key, "queued for worker '%s' (%s)", out->section,
             queue_class_words(item->class));
-    if (wanted == WANTED_QUEUED)
+    // A miss of what waits already changes nothing that a device could do.
+    if (wanted == WANTED_QUEUED && (r == 0 || p->class != WANTED_MISS))
         sweeps_kick(s);
     return wanted;
-}
-
-// --- what comes next ---
-
-bool sweeps_served(struct sweeps *s, uint32_t section, const char *key, struct store_answer *out)
-{
-    struct store_asker *asker = store_hello(s->store, &s->sections->row[section].fingerprint);
-    size_t len = strlen(key);
-
-    if (!asker)
-        return false;
-    store_find(s->store, asker, key, len, out);
-    return out->kind != KIND_MISS && out->entry->key_len == len &&
-           !memcmp(out->entry->text + TABLE_KEY_OFFSET, key, len);
-}
-
-static bool over_budget(struct sweeps *s, uint64_t now_ms)
-{
-    uint64_t budget_us = s->config->sweep.device_budget_s * 1000000;
-
-    if (now_ms - s->day_ms >= SWEEPS_DAY_MS) {
-        s->day_ms = now_ms;
-        s->day_device_us = s->stats->device_us;
-    }
-    return budget_us && s->stats->device_us - s->day_device_us >= budget_us;
-}
-
-// May a sweep start on that device now? If others load the CPUs, sampling goes on until they do
-// not.
-static bool may_start(struct sweeps *s, const struct sweeps_slot *slot, uint64_t now_ms)
-{
-    if (s->config->sweep.when == CONFIG_when_never || over_budget(s, now_ms))
-        return false;
-    if (s->config->sweep.when == CONFIG_when_always || !slot->is_cpu || now_ms < s->quiet_until_ms)
-        return true;
-    load_start(s->load);
-    return false;
-}
-
-static void on_quiet(void *ctx)
-{
-    struct sweeps *s = ctx;
-
-    load_stop(s->load);
-    s->quiet_until_ms = uv_now(s->loop) + SWEEPS_QUIET_MS;
-    sweeps_kick(s);
-}
-
-// A table knows it by now: another's, or ours, if we ended between its entry's publication and the
-// journal's last line.
-static void drop_known(struct sweeps *s, struct queue_item *item, uint64_t now_ms)
-{
-    const char *left = sweeps_take_left(s, item);
-
-    if (left)
-        journal_forget(s->journal, left);
-    queue_end(s->queue, item, QUEUE_END_DONE, NULL, now_ms);
-}
-
-struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint32_t sections)
-{
-    uint64_t now = uv_now(s->loop);
-    struct store_answer served;
-    struct queue_item *item;
-
-    if (!s->is_scanned || s->is_closing || queue_due_ms(s->queue, sections, now) == UINT64_MAX)
-        return NULL;
-    if (!may_start(s, slot, now))
-        return NULL;
-    while ((item = queue_pick(s->queue, sections, now))) {
-        bool known = !item->forced && item->class != QUEUE_REVALIDATION && !item->again &&
-                     sweeps_served(s, item->section, item->key, &served) &&
-                     served.entry->state == ENTRY_CONFIRMED;
-
-        if (!known)
-            return item;
-        drop_known(s, item, now);
-    }
-    return NULL;
-}
-
-static void queue_one(struct sweeps *s, uint32_t section, const struct key *key, const char *model,
-    const char *layout, enum queue_class class)
-{
-    struct queue_ask ask = { .key = key,
-        .section = section,
-        .model = model,
-        .layout = layout,
-        .class = class };
-    struct store_answer served;
-    char text[KEY_MAX_BYTES];
-
-    key_print(key, text);
-    if (class != QUEUE_REVALIDATION && sweeps_served(s, section, text, &served) &&
-        served.entry->state == ENTRY_CONFIRMED)
-        return;
-    queue_add(s->queue, &ask, uv_now(s->loop), NULL);
-}
-
-void sweeps_queue_recipes(struct sweeps *s, uint32_t section)
-{
-    const struct section *row = &s->sections->row[section];
-    const struct config_words *names = &s->config->daemon.recipes;
-
-    for (unsigned i = 0; i < names->n && s->config->sweep.when != CONFIG_when_never; i++) {
-        const struct recipe *r = saver_recipe(s->saver, names->word[i]);
-        const struct rec_recipe_layout *layout = r ? recipe_layout(r, NULL) : NULL;
-        size_t n = layout ? recipe_keys(r, layout, NULL, 0) : 0;
-        struct key *keys = calloc(n + 1, sizeof *keys);
-
-        if (!r)
-            log_warning("no such recipe", "recipe=%s option=daemon.recipes", names->word[i]);
-        if (keys && layout)
-            recipe_keys(r, layout, keys, n);
-        for (size_t k = 0; keys && k < n; k++)
-            if (!strcmp(key_backend(&keys[k]), row->backend) && (row->ops >> keys[k].op & 1))
-                queue_one(s, section, &keys[k], r->rec.model, layout->layout, QUEUE_RECIPE);
-        free(keys);
-    }
-}
-
-// yyyymmddhhmmss of a week ago: entries with a smaller date are worth measuring again.
-static uint64_t revalidate_before(void)
-{
-    time_t then = time(NULL) - SWEEPS_REVALIDATE_MS / 1000;
-    struct tm tm;
-    char text[32];
-
-    gmtime_r(&then, &tm);
-    strftime(text, sizeof text, "%Y%m%d%H%M%S", &tm);
-    return strtoull(text, NULL, 10);
-}
-
-// The oldest learned entry of a section's environment, when there is nothing else to do.
-static void revalidate(struct sweeps *s, uint32_t section)
-{
-    const struct generation *g = store_generation(s->store);
-    uint64_t oldest = revalidate_before();
-    const struct table_entry *found = NULL;
-    const struct table *table = NULL;
-    struct key key;
-
-    for (size_t i = 0; i < g->n_tables; i++) {
-        const struct table *t = g->tables[i]->table;
-
-        for (size_t e = 0; g->tables[i]->layer == LAYER_LEARNED && e < t->n; e++)
-            if (t->entries[e].date && t->entries[e].date < oldest &&
-                !key_parse(
-                    t->entries[e].text + TABLE_KEY_OFFSET, t->entries[e].key_len, &key, NULL) &&
-                !strcmp(key_backend(&key), s->sections->row[section].backend) &&
-                facts_compare(&t->fingerprint, &s->sections->row[section].fingerprint,
-                    key_facts(&key), NULL) == FINGERPRINT_SAME) {
-                oldest = t->entries[e].date;
-                found = &t->entries[e];
-                table = t;
-            }
-    }
-    if (found && !key_parse(found->text + TABLE_KEY_OFFSET, found->key_len, &key, NULL))
-        queue_one(s, section, &key,
-            strcmp(table->header.model, TABLE_ADHOC) != 0 ? table->header.model : NULL,
-            table->header.layout, QUEUE_REVALIDATION);
-}
-
-void sweeps_tick(struct sweeps *s, uint64_t now_ms)
-{
-    (void)now_ms;
-    if (!s->is_scanned || s->is_closing)
-        return;
-    for (uint32_t i = 0; i < s->n_slots; i++)
-        device_check(s->slot[i].device);
-    for (uint32_t i = 0; i < s->sections->n && s->config->sweep.revalidate; i++)
-        if (s->sections->row[i].has_hello && sweeps_queued(s) == 0)
-            revalidate(s, i);
-    sweeps_kick(s); // pauses of failed problems may be over
-}
-
-void sweeps_reload(struct sweeps *s)
-{
-    if (!s->is_scanned || s->is_closing)
-        return;
-    for (uint32_t i = 0; i < s->n_slots; i++)
-        device_check(s->slot[i].device);
-    for (uint32_t i = 0; i < s->sections->n; i++)
-        if (s->sections->row[i].has_hello)
-            sweeps_queue_recipes(s, i);
-    sweeps_kick(s);
 }
 
 // --- telling ---
@@ -405,7 +231,7 @@ const char *sweeps_policy(const struct sweeps *s)
     double share = load_share(s->load);
 
     snprintf(self->policy, sizeof self->policy, "%s", words[s->config->sweep.when]);
-    if (over_budget(self, uv_now(s->loop)))
+    if (sweeps_over_budget(self, uv_now(s->loop)))
         snprintf(self->policy, sizeof self->policy, "%s: today's device budget is spent",
             words[s->config->sweep.when]);
     else if (s->config->sweep.when == CONFIG_when_idle && share > LOAD_BUSY_SHARE)
@@ -456,7 +282,9 @@ int sweeps_new(uv_loop_t *loop, const struct config *config, struct store *store
     s->queue = queue_new((uint32_t)config->sweep.queue_max);
     snprintf(dir, sizeof dir, "%s/journal", config->daemon.state_dir);
     s->journal = journal_new(loop, dir, &(struct journal_hooks){ s, on_journal_trouble });
-    s->load = load_new(loop, on_quiet, s);
+    s->load = load_new(loop, sweeps_on_quiet, s);
+    uv_timer_init(loop, &s->kick);
+    s->kick.data = s;
     if (!s->queue || !s->journal || !s->load)
         return -ENOMEM; // the daemon does not start; what was made ends with the process
     device_hooks.ctx = s;
@@ -519,16 +347,28 @@ static void on_part_closed(void *ctx)
     closed(closed_ctx);
 }
 
+static void on_kick_closed(uv_handle_t *handle)
+{
+    on_part_closed(handle->data);
+}
+
 // Journals are closed by devices; when the last device is gone, the journal can go.
+void sweeps_close_rest(struct sweeps *s)
+{
+    if (!s->is_closing || s->open || s->rules)
+        return;
+    s->open = 3;
+    uv_close((uv_handle_t *)&s->kick, on_kick_closed);
+    load_close(s->load, on_part_closed, s);
+    journal_close(s->journal, on_part_closed, s);
+}
+
 static void on_device_closed(void *ctx)
 {
     struct sweeps *s = ctx;
 
-    if (--s->open)
-        return;
-    s->open = 2;
-    load_close(s->load, on_part_closed, s);
-    journal_close(s->journal, on_part_closed, s);
+    s->open--;
+    sweeps_close_rest(s);
 }
 
 void sweeps_close(struct sweeps *s, void (*closed)(void *ctx), void *ctx)

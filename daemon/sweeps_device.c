@@ -187,6 +187,8 @@ static void on_rule_saved(void *ctx, const struct saver_outcome *o)
         sweeps_event(s, "denied", NULL, "%s", saving->words);
     }
     saving_free(saving);
+    s->rules--;
+    sweeps_close_rest(s);
 }
 
 static void deny(void *ctx, struct device *d, const struct rec_deny_rule *rule)
@@ -198,7 +200,11 @@ static void deny(void *ctx, struct device *d, const struct rec_deny_rule *rule)
     (void)d;
     snprintf(words, sizeof words, "%.80s: %.110s", rule->tactic, rule->reason);
     saving = saving_new(s, NULL, rule->id, words);
-    if (saving && saver_put_rule(s->saver, rule, on_rule_saved, saving)) {
+    if (!saving)
+        return;
+    s->rules++;
+    if (saver_put_rule(s->saver, rule, on_rule_saved, saving)) {
+        s->rules--;
         count_save(s, -1);
         log_error("a deny rule could not be queued", "rule=%s", rule->id);
         saving_free(saving);
@@ -299,6 +305,8 @@ static void on_finished(
     snprintf(key, sizeof key, "%s", item->key);
     remember(s, key, sweep, end);
     slot->item = NULL;
+    if (slot->is_cpu)
+        sweeps_kick(s); // another CPU device may have waited for this one
     queue_end(s->queue, item, sweep_queue_end(end), end->text, now);
     if (s->sections->row[section].state == SECTION_SWEEPING)
         s->sections->row[section].state = SECTION_READY;

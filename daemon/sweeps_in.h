@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// sweeps_in: what the sweeps files share. sweeps.c takes wishes and picks, sweeps_device.c hears
-// what devices learn, sweeps_config.c makes devices of the configuration. Private to sweeps*.c.
+// sweeps_in: what the sweeps files share. sweeps.c takes wishes, sweeps_next.c picks,
+// sweeps_device.c hears what devices learn, sweeps_config.c makes devices of the configuration.
+// Private to sweeps*.c.
 #pragma once
 #include "daemon/device.h"
 #include "daemon/journal.h"
@@ -8,13 +9,14 @@
 #include "daemon/queue.h"
 #include "daemon/sweeps.h"
 
-#define SWEEPS_HISTORY       512    // ends of sweeps remembered, for explain
-#define SWEEPS_QUIET_MS      30000  // how long a quiet machine is taken to stay quiet
-#define SWEEPS_IDLE_MS       10000  // a worker without work is let go after this
-#define SWEEPS_QUOTA_USERS   256    // users whose wishes are counted apart
-#define SWEEPS_QUOTA_MS      600000 // in which one user may have `want_per_uid` problems queued
-#define SWEEPS_DAY_MS        86400000
-#define SWEEPS_REVALIDATE_MS 604800000 // entries swept longer ago are worth measuring again
+#define SWEEPS_HISTORY            512    // ends of sweeps remembered, for explain
+#define SWEEPS_QUIET_MS           30000  // how long a quiet machine is taken to stay quiet
+#define SWEEPS_IDLE_MS            10000  // a worker without work is let go after this
+#define SWEEPS_QUOTA_USERS        256    // users whose wishes are counted apart
+#define SWEEPS_QUOTA_MS           600000 // in which one user may have `want_per_uid` problems queued
+#define SWEEPS_DAY_MS             86400000
+#define SWEEPS_REVALIDATE_MS      604800000 // entries swept longer ago are worth measuring again
+#define SWEEPS_REVALIDATE_TICK_MS 60000     // from one search for them to the next
 
 struct sweeps_slot { // one device
     struct device *device;
@@ -46,6 +48,7 @@ struct sweeps {
     struct queue *queue;
     struct journal *journal;
     struct load_watch *load;
+    uv_timer_t kick;
     struct sweeps_slot slot[SECTIONS_MAX];
     uint32_t n_slots;
     uint32_t slot_of[SECTIONS_MAX]; // by section
@@ -58,11 +61,12 @@ struct sweeps {
         char text[256];
     } history[SWEEPS_HISTORY];
     uint32_t next_history;
-    uint64_t quiet_until_ms;
+    uint64_t quiet_until_ms, revalidate_ms;
     uint64_t day_ms, day_device_us; // when the day of the budget began, and what was counted then
     double mean_sweep_ms;           // 0 = none ended yet
     bool is_scanned, is_closing;
-    unsigned open; // devices, journal and load still to close
+    unsigned open;  // devices, then journal and load, still to close
+    unsigned rules; // the saver's, still to be answered; their answers come back here
     void (*closed)(void *ctx);
     void *closed_ctx;
     char policy[128];
@@ -80,7 +84,12 @@ void sweeps_queue_recipes(struct sweeps *s, uint32_t section);
 // The id of a problem's unfinished journal, if it was begun in the environment of today; each is
 // told once. NULL = none.
 const char *sweeps_take_left(struct sweeps *s, const struct queue_item *item);
+// Is today's device time spent?
+bool sweeps_over_budget(struct sweeps *s, uint64_t now_ms);
+void sweeps_on_quiet(void *ctx); // others let the CPUs be
 // The next problem for a device; NULL = none now.
 struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint32_t sections);
+// Closing goes on when all devices are closed and no rule is under way.
+void sweeps_close_rest(struct sweeps *s);
 // The entry served today for a section's environment; false = a miss.
 bool sweeps_served(struct sweeps *s, uint32_t section, const char *key, struct store_answer *out);

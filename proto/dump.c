@@ -40,6 +40,9 @@ static const struct limit {
     { "job_bytes", WIRE_JOB_MAX_BYTES, "job frame of a request" },
     { "body_bytes", WIRE_BODY_MAX_BYTES, "body frame of a request" },
     { "reply_bytes", WIRE_MESSAGE_MAX_BYTES, "a reply with its snapshot" },
+    { "queue", WIRE_QUEUE,
+        "replies that wait for one client, more are dropped; half as many requests under way are "
+        "safe" },
     { "line_bytes", LINE_MAX_BYTES, "one line of a worker" },
     { "ladder_buckets", LADDER_MAX_BUCKETS, "buckets of a ladder" },
     { "deny_rules", DENY_MAX_RULES, "deny rules of all files" },

@@ -13,6 +13,7 @@
 #define WIRE_JOB_MAX_BYTES     128
 #define WIRE_BODY_MAX_BYTES    (1024u * 1024u)       // of a request
 #define WIRE_MESSAGE_MAX_BYTES (20u * 1024u * 1024u) // of a reply with its snapshot
+#define WIRE_QUEUE             256                   // messages of a client that may wait, each way
 
 enum message {
 #define MESSAGE(name, number, door, since, doc) MESSAGE_##name = (number),

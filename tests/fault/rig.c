@@ -307,7 +307,12 @@ void rig_add(struct rig *rig, unsigned section, unsigned m, const char *resume)
         "matmul,backend=onednn,a=f32,b=f32,out=f32,acc=f32,layout=tn,batch=1,m=%u,n=4864,k=896,"
         "epilogue=none,scale=none,workspace_bytes=0",
         m);
-    *job = (struct device_job){ .owner = key, .section = section, .key = key, .resume = resume };
+    *job = (struct device_job){ .owner = key,
+        .section = section,
+        .key = key,
+        .has_incumbent = rig->incumbent != NULL,
+        .incumbent = rig->incumbent,
+        .resume = resume };
     if (rig->device)
         device_kick(rig->device);
 }

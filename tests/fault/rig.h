@@ -30,6 +30,7 @@ struct rig {
     const char *watched[RIG_SECTIONS][2];
     char output[RIG_SECTIONS][256];
     uint64_t look_deadline_ms, idle_ms;
+    const char *incumbent; // what the jobs added are told is served; NULL = nothing
 
     // The owner.
     struct device_job jobs[RIG_MAX_RESULTS];

@@ -29,6 +29,9 @@
 #define LOOP_MAX_US 1000
 #endif
 
+// A neighbour on the same core, or a hypervisor, shows up as CPU time too.
+#define LOOP_SWEEPS 12
+
 #define WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
 
 // One problem with a fake that behaves so.
@@ -583,6 +586,27 @@ static void test_resume_under_other_versions_starts_over(void **state)
     rig_fini(&rig);
 }
 
+// Of two equal tactics the one that is served keeps its place, also when the journal is of no use.
+// Left to itself the race takes the other one: its family comes first.
+static void test_a_sweep_that_starts_over_knows_what_is_served(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    rig_init(&rig, WORDS("jitter=0", "times=100,80,80,120"));
+    rig_start(&rig);
+    rig_add(&rig, 0, 64, NULL);
+    rig.incumbent = "{\"id\":1}";
+    rig_add(&rig, 0, 64, NULL);
+    rig_add(&rig, 0, 64, "no-such-journal");
+    rig_until(&rig, rig_is_idle, 20000);
+    assert_string_equal(rig.results[0].tactic, "{\"id\":2}");
+    assert_string_equal(rig.results[1].tactic, "{\"id\":1}");
+    assert_string_not_equal(rig.results[2].sweep, "no-such-journal");
+    assert_string_equal(rig.results[2].tactic, "{\"id\":1}");
+    rig_fini(&rig);
+}
+
 static void test_a_full_disk_does_not_stop_it(void **state)
 {
     struct rig rig;
@@ -600,6 +624,67 @@ static void test_a_full_disk_does_not_stop_it(void **state)
     assert_int_equal(rig.troubles, 1);
     assert_int_equal(journal_counts(rig.journal).given_up, 1);
     rig_fini(&rig);
+}
+
+enum {
+    DISK_SLEEPS_MS = 800, // longer than a look may take
+    POOL_THREADS = 4,     // as main wants it
+};
+
+static void on_sleep(uv_work_t *work)
+{
+    (void)work;
+    sleep_ms(DISK_SLEEPS_MS);
+}
+
+static void on_slept(uv_work_t *work, int status)
+{
+    (void)status;
+    --*(unsigned *)work->data;
+}
+
+static bool is_looking_at_2(struct rig *rig)
+{
+    const struct sweep *s = device_sweep(rig->device);
+
+    return s && sweep_state(s) == SWEEP_LOOKING && sweep_in_hand(s) == 2;
+}
+
+static bool is_checking_2(struct rig *rig)
+{
+    const struct sweep *s = device_sweep(rig->device);
+
+    return s && sweep_state(s) == SWEEP_CHECKING && sweep_in_hand(s) == 2;
+}
+
+// No thread of the pool is free for a while, as if the disk stood still. The answer that comes
+// meanwhile was in time; what is asked next waits for the journal, and cannot be late.
+static void test_a_slow_disk_accuses_nobody(void **state)
+{
+    bool (*const moments[])(struct rig *) = { is_looking_at_2, is_checking_2 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof moments / sizeof moments[0]; i++) {
+        uv_work_t work[POOL_THREADS];
+        unsigned asleep = POOL_THREADS;
+        struct rig rig;
+
+        rig_init(&rig, WORDS("jitter=0.002"));
+        rig_start(&rig);
+        rig_add(&rig, 0, 64, NULL);
+        rig_until(&rig, moments[i], 10000);
+        for (unsigned k = 0; k < POOL_THREADS; k++) {
+            work[k].data = &asleep;
+            assert_int_equal(uv_queue_work(&rig.loop, &work[k], on_sleep, on_slept), 0);
+        }
+        rig_until(&rig, rig_is_idle, 20000);
+        assert_int_equal(asleep, 0);
+        assert_int_equal(rig.results[0].verdict, SWEEP_VERDICT_HIT);
+        assert_int_equal(rig.n_denied, 0);
+        assert_int_equal(rig.stats.worker_deaths_deadline, 0);
+        assert_int_equal(rig.stats.worker_starts, 1);
+        rig_fini(&rig);
+    }
 }
 
 // --- the loop ---
@@ -626,7 +711,7 @@ static void on_prepare(uv_prepare_t *prepare)
 }
 
 // With as many candidates as there may be, no turn of the loop works longer than the bound. What
-// else runs on the machine can only add to what is measured, so the best of three sweeps counts.
+// else runs on the machine can only add to what is measured, so the best of some sweeps counts.
 static void test_the_loop_is_never_busy_for_long(void **state)
 {
     char times[8 * SPACE_MAX + 16] = "times=100";
@@ -642,7 +727,7 @@ static void test_the_loop_is_never_busy_for_long(void **state)
     uv_prepare_init(&rig.loop, &prepare);
     uv_prepare_start(&prepare, on_prepare);
     rig_start(&rig);
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < LOOP_SWEEPS && (i < 3 || best_ns / 1000 > LOOP_MAX_US); i++) {
         longest_ns = 0;
         rig_add(&rig, 0, 64 << i, NULL);
         rig_until(&rig, rig_is_idle, 60000);
@@ -682,10 +767,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_close_at_any_time),
         cmocka_unit_test(test_sigkill_and_resume),
         cmocka_unit_test(test_resume_under_other_versions_starts_over),
+        cmocka_unit_test(test_a_sweep_that_starts_over_knows_what_is_served),
         cmocka_unit_test(test_a_full_disk_does_not_stop_it),
+        cmocka_unit_test(test_a_slow_disk_accuses_nobody),
         cmocka_unit_test(test_the_loop_is_never_busy_for_long),
     };
 
+    setenv("UV_THREADPOOL_SIZE", "4", 1);
     if (argc > 2 && !strcmp(argv[1], "--hold"))
         return hold(argv[2], (const char *const *)argv + 3);
     return cmocka_run_group_tests(tests, NULL, NULL);

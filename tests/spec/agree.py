@@ -25,7 +25,7 @@ import harness  # noqa: E402
 SAME = 0.01        # tactics that the pool puts closer than this are equal
 WANT_PAIRS = 0.95  # share of pairs that must agree
 MAX_NOISY = 0.10   # share of sweeps that may end noisy
-MAX_SWEEP_S = 90  # no sweep of these problems takes longer, also beside other load
+MAX_SWEEP_S = 300  # no sweep of these problems takes longer, also beside other load
 AGAIN = 2          # a contaminated sweep is asked again so often
 
 

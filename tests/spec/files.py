@@ -281,6 +281,48 @@ def test_a_reload_with_a_broken_file_keeps_the_old_content(build):
         expect(d.tunectl("reload")[0] == 0 and refusals(d) == {}, "what is gone is still refused", refusals(d))
 
 
+def test_directories_that_cannot_be_listed(build):
+    d = quiet(build)
+    (d.dir / "site/good.json").write_bytes(table(key(16)))
+    (d.dir / "site/more").mkdir()
+    (d.dir / "site/more/other.json").write_bytes(table(key(128), tactic='{"id":5}'))
+    deny = d.dir / "site/deny"
+    deny.mkdir()
+    (deny / "rules.json").write_bytes(deny_file(rule()))
+    deny.chmod(0)
+    try:
+        with d:
+            d.wait_ready()
+
+            def expect_named(path, when):
+                expect(refusals(d) == {str(path): "cannot list: Permission denied"}, f"not named {when}", refusals(d))
+
+            def reasons(*problems):
+                return [d.lookup(k).get("reason", "served") for k in problems]
+            # Nobody knows what is denied: everything is.
+            expect_named(deny, "at start")
+            expect(reasons(key(16), key(128)) == ["denied", "denied"], "served blindly", reasons(key(16), key(128)))
+            deny.chmod(0o755)
+            expect(d.tunectl("reload")[0] == 0, "listed, and still refused", refusals(d))
+            expect(reasons(key(16), key(128)) == ["denied", "served"], "not the rule", reasons(key(16), key(128)))
+            # While the daemon runs, rules and tables of before stand, and what can be read is.
+            for number, closed in enumerate((deny, d.dir / "state/deny", d.dir / "site/more", d.dir / "site")):
+                closed.mkdir(exist_ok=True)
+                closed.chmod(0o311)
+                new = d.dir / f"packaged/{number}.json"
+                new.write_bytes(table(key(32 << number), tactic='{"id":6}'))
+                expect(d.tunectl("reload")[0] == 1, f"a reload without {closed} finds nothing wrong")
+                expect_named(closed, "after a reload")
+                expect(reasons(key(16), key(128), key(32 << number)) == ["denied", "served", "served"],
+                       f"something else without {closed}", reasons(key(16), key(128), key(32 << number)))
+                closed.chmod(0o755)
+                expect(d.tunectl("reload")[0] == 0 and refusals(d) == {}, "listed, and still refused", refusals(d))
+    finally:
+        for path in (d.dir / "site", deny, d.dir / "state/deny", d.dir / "site/more"):
+            if path.exists():
+                path.chmod(0o755)
+
+
 def test_missing_folders_and_files_in_their_place(build):
     d = quiet(build)
     for name in ("site", "packaged"):
@@ -433,6 +475,7 @@ def test_a_learned_table_that_broke_is_set_aside(build):
 
 if __name__ == "__main__":
     run([test_broken_tables_in_each_layer, test_broken_recipes, test_a_broken_deny_file_denies,
-         test_a_reload_with_a_broken_file_keeps_the_old_content, test_missing_folders_and_files_in_their_place,
+         test_a_reload_with_a_broken_file_keeps_the_old_content, test_directories_that_cannot_be_listed,
+         test_missing_folders_and_files_in_their_place,
          test_a_state_directory_that_is_read_only, test_a_file_in_place_of_the_tables_directory, test_a_full_disk,
          test_a_learned_table_that_broke_is_set_aside])

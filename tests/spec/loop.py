@@ -8,14 +8,16 @@ usage: loop.py --build DIR [TEST...]
 import ctypes
 import hashlib
 import json
+import os
 import pathlib
 import re
 import subprocess
+import sys
 import threading
 import time
 
 from harness import Daemon, Skip, expect, key, run, slack
-from wire import Client
+from wire import Client, Reply
 
 MISS_MS = 200
 TABLE_DEF = pathlib.Path(__file__).resolve().parents[2] / "proto/table.def"
@@ -197,6 +199,49 @@ def test_waiting_ends_with_the_sweep(build):
         expect(code != 0 and d.counter("sweeps_contaminated") == 3, "an admin need not wait", d.counter("sweeps_contaminated"))
 
 
+def test_waiting_is_for_ones_own(build):
+    """What a server wanted, or a lookup has under way, is waited for as well; what others queued is not."""
+    with Daemon(build).fake(*CLEAR, "sleep=1", "flush_ms=2") as d:
+        d.wait_ready()
+        d.tunectl("want", key(64), "--as", "cpu")
+        code, _, _ = d.tunectl("sweep", key(64), "--as", "cpu", "--wait", timeout=30)
+        expect(code == 0 and d.lookup(key(64))["kind"] == "hit", "it did not wait for what was wanted", code)
+        d.lookup(key(16))
+        d.wait_for(lambda: any(row["phase"] != "queued" for row in d.status()["sweeps"]), 10, "a sweep under way")
+        code, _, _ = d.tunectl("sweep", key(16), "--as", "cpu", "--wait", "--force", timeout=30)
+        expect(code == 0 and d.lookup(key(16))["kind"] == "hit", "it did not wait for a lookup's sweep", code)
+        told = Client(d.dir / "run/control/sock").hello().ask("sweep", {"keys": [key(16), key(8)], "look": True}).body
+        expect((told["total"], told["known"], told["queued"], told["refused"]) == (2, 1, 0, 0), "odd", told)
+        expect(d.status()["queued"] == 0, "a look queued something", d.status()["sweeps"])
+        d.tunectl("want", key(4), "--as", "cpu")
+        d.tunectl("sweep", *(key(m, 128) for m in (1, 2, 4, 8, 16, 32)), "--as", "cpu")
+        code, _, _ = d.tunectl("sweep", key(4), "--as", "cpu", "--wait", timeout=30)
+        expect(code == 0 and d.status()["queued"] > 1, "it waited for what another queued", code, d.status()["sweeps"])
+
+
+def test_waiting_tells_why_nothing_is_swept(build):
+    with Daemon(build, sweep={"when": "idle"}).fake(*CLEAR) as d:
+        d.wait_ready()
+        load = [subprocess.Popen([sys.executable, "-c", "import os; os.nice(19)\nwhile True: pass"])
+                for _ in range(os.cpu_count())]
+        said = d.dir / "said"
+        try:
+            with open(said, "w") as out:
+                waiting = subprocess.Popen([str(d.build / "client/tunectl"), "sweep", key(64), "--as", "cpu", "--wait"],
+                                           stdout=out, env=d.environment(), stdin=subprocess.DEVNULL)
+            try:
+                d.wait_for(lambda: "nothing is swept now (idle: waits, others use" in said.read_text(), 20, "the reason")
+                time.sleep(2)  # of a share that changes nothing is said again
+                expect(said.read_text().count("nothing is swept now") == 1, "said again", said.read_text())
+            finally:
+                waiting.terminate()
+                waiting.wait(10)
+        finally:
+            for process in load:
+                process.kill()
+                process.wait(10)
+
+
 def test_loose_tokens_are_mapped(build):
     with Daemon(build).fake(*CLEAR) as d:
         d.wait_ready()
@@ -225,11 +270,23 @@ RECIPE = {"format": 1, "model": "toy", "ladder": {"kind": "list", "values": [4, 
 TOY = [key(4, 128, 64), key(16, 128, 64), key(64, 128, 64), key(16, 64, 128)]
 
 
-def toy(build, *scenario):
-    d = Daemon(build).fake(*(scenario or CLEAR))
+def add_recipe(d):
     (d.dir / "packaged/recipes").mkdir()
     (d.dir / "packaged/recipes/toy.json").write_text(json.dumps(RECIPE))
+
+
+def toy(build, *scenario):
+    d = Daemon(build).fake(*(scenario or CLEAR))
+    add_recipe(d)
     return d
+
+
+def test_a_reload_queues_a_new_recipe(build):
+    with Daemon(build, options={"recipes": "toy"}).fake(*CLEAR) as d:
+        d.wait_ready()
+        add_recipe(d)
+        expect(d.tunectl("reload")[0] == 0, "the recipe was refused")
+        d.wait_for(lambda: d.counter("sweeps_hit") == 4, 20, "the recipe's sweeps")
 
 
 def test_a_recipe_is_swept_to_its_own_file(build):
@@ -254,6 +311,21 @@ def test_a_recipe_is_swept_to_its_own_file(build):
         expect(code == 0 and told["queued"] == 3, "the other layout is another table", told)
         d.wait_for(lambda: d.status()["queued"] == 0, 60, "the other layout")
         expect(len(list((d.dir / "state/tables").glob("toy,tp=2,*.json"))) == 1, "no file of its own")
+
+
+def test_old_entries_are_swept_again(build):
+    with Daemon(build, sweep={"revalidate": "yes"}).fake(*CLEAR) as d:
+        d.wait_ready()
+        d.lookup(key(64))
+        date = d.wait_answer(key(64))["date"]
+        expect(d.stop() == 0, "it did not stop")
+        path = next((d.dir / "state/tables").glob("*.json"))
+        path.write_text(path.read_text().replace(f'"date":"{date}"', '"date":"2026-01-01T00:00:00Z"'))
+        d.start()
+        d.wait_ready()
+        expect(d.lookup(key(64))["date"] == "2026-01-01T00:00:00Z", "the date is not what the table says")
+        d.wait_for(lambda: d.lookup(key(64))["date"] != "2026-01-01T00:00:00Z", 30, "another sweep")
+        expect(d.counter("sweeps_started") == 1, "swept more than once", d.counter("sweeps_started"))
 
 
 def test_a_recipe_that_grew_is_swept_for_what_is_missing(build):
@@ -343,9 +415,34 @@ def test_a_server_fetches_the_table_it_wanted(build):
         lib.tactic_close(handle)
 
 
+def test_who_waits_for_a_table_is_served_by_any_publication(build):
+    """A sweep, or an admin who pins what was missing or allows what was denied."""
+    tactic = {"id": 5}
+    d = toy(build)
+    d.sweep = {"when": "never"}
+    d.write_config()
+    with d:
+        d.wait_ready()
+        asker, admin = Client(d.dir / "run/lookup.sock").hello(), Client(d.dir / "run/control/sock").hello()
+
+        def wait_while(change):
+            asker.put("table", {"recipe": "toy", "wait_ms": 60000})
+            d.wait_for(lambda: d.counter("watch_waiters") == 1, 10, "the waiter")
+            change()
+            reply = Reply(asker.read())
+            expect(reply.status == "OK" and reply.body["covered"] == reply.body["total"] == 4, "not whole", reply)
+
+        wait_while(lambda: [admin.ask("pin", {"key": problem, "tactic": tactic}) for problem in TOY])
+        rule = {"id": "", "op": "matmul", "backend": "onednn", "tactic": tactic, "reason": "a test"}
+        denied = admin.ask("deny", {"rule": rule}).body
+        expect(denied["filtered"] == 4, "not denied", denied)
+        wait_while(lambda: admin.ask("allow", {"id": denied["id"]}))
+
+
 if __name__ == "__main__":
     run([test_an_unseeded_problem_is_swept_by_itself, test_nothing_better_is_default,
          test_explain_names_file_and_line, test_explain_changes_nothing, test_waiting_ends_with_the_sweep,
+         test_waiting_is_for_ones_own, test_waiting_tells_why_nothing_is_swept, test_a_reload_queues_a_new_recipe,
          test_loose_tokens_are_mapped, test_a_recipe_is_swept_to_its_own_file,
-         test_a_recipe_that_grew_is_swept_for_what_is_missing,
-         test_a_server_fetches_the_table_it_wanted])
+         test_old_entries_are_swept_again, test_a_recipe_that_grew_is_swept_for_what_is_missing,
+         test_a_server_fetches_the_table_it_wanted, test_who_waits_for_a_table_is_served_by_any_publication])

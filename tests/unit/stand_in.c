@@ -207,8 +207,11 @@ static void *run(void *ctx)
     struct stand_in *s = ctx;
     void *context = zmq_ctx_new(), *socket = zmq_socket(context, ZMQ_ROUTER);
     char endpoint[128];
-    int linger = 0, r;
+    int linger = 0, queue = WIRE_QUEUE, r;
 
+    // As the daemon's: who has more under way than that loses replies.
+    zmq_setsockopt(socket, ZMQ_SNDHWM, &queue, sizeof queue);
+    zmq_setsockopt(socket, ZMQ_RCVHWM, &queue, sizeof queue);
     zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
     snprintf(endpoint, sizeof endpoint, "ipc://%s", s->path);
     r = zmq_bind(socket, endpoint);

@@ -439,7 +439,8 @@ static void *hold(void *ctx)
 static void test_in_use(void **state)
 {
     struct tactic *t = open_door();
-    struct tactic_answer *a = NULL;
+    struct tactic_wanted wanted = { .total = 7 };
+    struct tactic_answer junk, *a = &junk;
     pthread_t thread;
     char key[512];
     int r, ends[2];
@@ -452,6 +453,9 @@ static void test_in_use(void **state)
         usleep(1000); // until the other thread is inside
     r = tactic_lookup(t, stand_in_key(1, key), &a);
     assert_int_equal(r, TACTIC_E_IN_USE);
+    assert_null(a);
+    assert_int_equal(tactic_want(t, "m", NULL, NULL, 0, &wanted), TACTIC_E_IN_USE);
+    assert_int_equal(wanted.total, 0);
     door.late_ms = 0;
     assert_int_equal(pipe(ends), 0);
     pid = fork(); // in the child nobody holds it
@@ -521,18 +525,40 @@ static void test_log(void **state)
     tactic_close(t);
 }
 
+// Whoever frees what came back, whatever the call said, frees nothing of its own.
+static void expect_cleared(struct tactic *t, const char *const *keys, size_t n)
+{
+    struct tactic_answer junk, *out[2] = { &junk, &junk };
+    const int r = n == 1 ? tactic_lookup(t, keys[0], out) : tactic_lookup_many(t, keys, n, out);
+
+    assert_int_equal(r, TACTIC_E_ARGUMENT);
+    assert_null(out[0]);
+    if (n == 2)
+        assert_null(out[1]);
+}
+
 static void test_arguments(void **state)
 {
-    const char *keys[] = { NULL };
+    static char long_key[(1 << 20) + 2];
     struct tactic_answer *a;
-    struct tactic *t = open_door();
+    struct tactic *t = open_door(), *u;
+    struct tactic_table *table;
 
     (void)state;
+    memset(long_key, 'x', sizeof long_key - 1);
+    expect_cleared(NULL, (const char *[]){ "x" }, 1);
+    expect_cleared(t, (const char *[]){ NULL }, 1);
+    expect_cleared(t, (const char *[]){ long_key }, 1);
+    expect_cleared(t, (const char *[]){ "x", NULL }, 2);
+    expect_cleared(t, NULL, 2);
     assert_int_equal(tactic_open(NULL, NULL), TACTIC_E_ARGUMENT);
-    assert_int_equal(tactic_lookup(NULL, "x", &a), TACTIC_E_ARGUMENT);
-    assert_int_equal(tactic_lookup(t, NULL, &a), TACTIC_E_ARGUMENT);
+    u = t;
+    assert_int_equal(tactic_open(&(struct tactic_options){ 0 }, &u), TACTIC_E_ARGUMENT);
+    assert_null(u);
+    table = (struct tactic_table *)&a;
+    assert_int_equal(tactic_table(NULL, "m", NULL, 0, &table), TACTIC_E_ARGUMENT);
+    assert_null(table);
     assert_int_equal(tactic_lookup(t, "x", NULL), TACTIC_E_ARGUMENT);
-    assert_int_equal(tactic_lookup_many(t, keys, 1, &a), TACTIC_E_ARGUMENT);
     tactic_answer_free(NULL);
     tactic_close(NULL);
     for (int e = -1; e < 100; e++)

@@ -283,7 +283,7 @@ static const char disk[] =
     "{\"key\":\"" PROBLEM("4", "64") "\",\"tactic\":{\"i\":%d},\"state\":\"confirmed\"}\n"
                                      "]}\n";
 
-static struct tactic *open_disk(void)
+static struct tactic *open_disk(unsigned flags)
 {
     struct tactic_options o = { .size = sizeof o, .socket = "/nonexistent/lookup.sock" };
     char site[200], packaged[200];
@@ -294,6 +294,7 @@ static struct tactic *open_disk(void)
     o.state_dir = dir;
     o.site_dir = site;
     o.packaged_dir = packaged;
+    o.flags = flags;
     assert_int_equal(tactic_open(&o, &t), 0);
     tactic_fingerprint_set(t, "device", "cpu:test");
     tactic_fingerprint_set(t, "isa", "avx2");
@@ -315,40 +316,105 @@ static void expect_disk(struct tactic *t, enum tactic_kind kind, const char *wha
     tactic_answer_free(a);
 }
 
-static void test_fallback(void **state)
+static void shell(const char *fmt)
 {
-    char text[1024], command[512];
-    struct tactic_answer *a;
-    struct tactic *t;
+    char command[512];
 
+    snprintf(command, sizeof command, fmt, dir, dir, dir, dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void write_table(const char *name, int tactic)
+{
+    char text[1024];
+
+    snprintf(text, sizeof text, disk, tactic);
+    write_file(name, text);
+}
+
+static int make_disk(void **state)
+{
     (void)state;
     snprintf(dir, sizeof dir, "/tmp/test_tactic_disk.%d", getpid());
-    snprintf(command, sizeof command, "mkdir -p %s/site %s/packaged %s/tables %s/deny", dir, dir,
-        dir, dir);
-    assert_int_equal(system(command), 0);
-    snprintf(text, sizeof text, disk, 1);
-    write_file("packaged/a.json", text);
-    t = open_disk();
+    shell("mkdir -p %s/site %s/packaged %s/tables %s/deny");
+    write_table("packaged/a.json", 1);
+    return 0;
+}
+
+static int remove_disk(void **state)
+{
+    (void)state;
+    shell("rm -r %s");
+    return 0;
+}
+
+static const char rules[] =
+    "{\"format\":1,\"rules\":[{\"id\":\"1\",\"op\":\"matmul\",\"backend\":\"onednn\","
+    "\"tactic\":{\"i\":2},\"reason\":\"test\"}]}";
+
+static void test_fallback(void **state)
+{
+    struct tactic_answer *a;
+    struct tactic *t = open_disk(0);
+
+    (void)state;
     assert_int_equal(tactic_lookup(t, PROBLEM("3", "64"), &a), TACTIC_E_ABSENT); // not loaded
     assert_int_equal(tactic_fallback_load(t), 0);
     expect_disk(t, TACTIC_HIT, "{\"i\":1}");
-    snprintf(text, sizeof text, disk, 2);
-    write_file("site/a.json", text); // outranks the packaged one, once read
+    write_table("site/a.json", 2); // outranks the packaged one, once read
     write_file("site/b.json", "not a table");
     expect_disk(t, TACTIC_HIT, "{\"i\":1}");
     assert_int_equal(tactic_fallback_load(t), 0);
     expect_disk(t, TACTIC_HIT, "{\"i\":2}");
-    write_file("deny/r.json",
-        "{\"format\":1,\"rules\":[{\"id\":\"1\",\"op\":\"matmul\",\"backend\":\"onednn\","
-        "\"tactic\":{\"i\":2},\"reason\":\"test\"}]}");
+    write_file("deny/r.json", rules);
     assert_int_equal(tactic_fallback_load(t), 0);
     expect_disk(t, TACTIC_HIT, "{\"i\":1}"); // the next layer answers
     tactic_fingerprint_set(t, "onednn", "3.0.0");
     expect_disk(t, TACTIC_MISS, "stale");
     tactic_close(t);
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    assert_int_equal(system(command), 0);
 }
+
+// Whose table wins follows the flag, as in the daemon it follows the configuration.
+static void test_fallback_authority(void **state)
+{
+    struct tactic *t;
+
+    (void)state;
+    write_table("site/a.json", 2);
+    write_table("tables/a.json", 3);
+    t = open_disk(0);
+    assert_int_equal(tactic_fallback_load(t), 0);
+    expect_disk(t, TACTIC_HIT, "{\"i\":2}");
+    tactic_close(t);
+    t = open_disk(TACTIC_LEARNED_FIRST);
+    assert_int_equal(tactic_fallback_load(t), 0);
+    expect_disk(t, TACTIC_HIT, "{\"i\":3}");
+    tactic_close(t);
+}
+
+// Rules that cannot be read deny everything, as in the daemon.
+static void test_fallback_blind(void **state)
+{
+    static const char *const breaks[] = { "echo { > %s/deny/r.json", "mkdir %s/deny/r.json",
+        "rmdir %s/deny; echo > %s/deny", "echo > %s/site/deny",
+        "ln -s /nonexistent %s/packaged/deny" };
+    static const char *const mends[] = { "rm %s/deny/r.json", "rmdir %s/deny/r.json",
+        "rm %s/deny; mkdir %s/deny", "rm %s/site/deny", "rm %s/packaged/deny" };
+    struct tactic *t = open_disk(0);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof breaks / sizeof breaks[0]; i++) {
+        shell(breaks[i]);
+        assert_int_equal(tactic_fallback_load(t), 0);
+        expect_disk(t, TACTIC_MISS, "denied");
+        shell(mends[i]);
+        assert_int_equal(tactic_fallback_load(t), 0);
+        expect_disk(t, TACTIC_HIT, "{\"i\":1}");
+    }
+    tactic_close(t);
+}
+
+#define DISK_TEST(name) cmocka_unit_test_setup_teardown(name, make_disk, remove_disk)
 
 int main(void)
 {
@@ -358,7 +424,9 @@ int main(void)
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_fetch),
-        cmocka_unit_test(test_fallback),
+        DISK_TEST(test_fallback),
+        DISK_TEST(test_fallback_authority),
+        DISK_TEST(test_fallback_blind),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
