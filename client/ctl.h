@@ -55,6 +55,7 @@ struct ctl {
     size_t n_args;
     struct asker asker;    // the command's door
     bool is_open;          // asker was initialised
+    bool wants_help;       // --help stood somewhere
     char environment[512]; // in words
 };
 
@@ -73,6 +74,8 @@ bool ctl_ask_for(struct ctl *c, enum message message, const void *ask, uint64_t 
 // As ctl_ask_for, but tells nobody when no answer came: returns what asker_ask returns.
 int ctl_try(
     struct ctl *c, enum message message, const void *ask, uint64_t extra_ms, struct told *told);
+// A table of deny rules; nothing if there are none.
+void ctl_show_rules(const struct rec_deny_rule *rules, size_t n);
 // Prints why no answer came and returns the exit code.
 int ctl_away(struct ctl *c, int result);
 // Prints the daemon's trouble and returns the exit code.

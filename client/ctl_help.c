@@ -67,7 +67,10 @@ static void help_all(void)
     for (size_t i = 0; i < ctl_option_helps_count; i++)
         if (ctl_option_helps[i].is_common)
             help_option(&ctl_option_helps[i]);
-    print_line(PRINT_PLAIN, "\nA KEY is op,dimension=value,... with the dimensions in any order.");
+    print_line(PRINT_PLAIN, "\nA KEY is op,dimension=value,... with the dimensions in any order:");
+    print_line(
+        PRINT_PLAIN, "  matmul,backend=onednn,a=f32,b=f32,out=f32,acc=f32,layout=tn,batch=1,");
+    print_line(PRINT_PLAIN, "  m=64,n=4864,k=896,epilogue=none,scale=none,workspace_bytes=0");
     print_line(PRINT_PLAIN, "\nExit codes:");
     for (size_t i = 0; i < ctl_exit_helps_count; i++) {
         snprintf(head, sizeof head, "  %d", ctl_exit_helps[i].number);
@@ -77,15 +80,20 @@ static void help_all(void)
 
 int ctl_help(struct ctl *c)
 {
-    if (!c->n_args) {
+    // `tunectl help COMMAND`, or `tunectl COMMAND --help`.
+    const char *name = c->wants_help ? (c->command ? c->command->name : NULL)
+                       : c->n_args   ? c->args[0]
+                                     : NULL;
+
+    if (!name) {
         help_all();
         return CTL_DONE;
     }
     for (size_t i = 0; i < ctl_commands_count; i++)
-        if (!strcmp(ctl_commands[i].name, c->args[0])) {
+        if (!strcmp(ctl_commands[i].name, name)) {
             help_command(&ctl_commands[i]);
             return CTL_DONE;
         }
-    print_error("'%s' is not a command; see: tunectl help", c->args[0]);
+    print_error("'%s' is not a command; see: tunectl help", name);
     return CTL_USAGE;
 }

@@ -131,15 +131,18 @@ static void show_others(const struct rec_tell_explain *tell)
     print_table_end(t);
 }
 
-static void show_rules(const struct rec_tell_explain *tell)
+void ctl_show_rules(const struct rec_deny_rule *rules, size_t n)
 {
-    static const char *const heads[] = { "DENY RULE", "TACTIC", "SOURCE", "REASON" };
-    struct print_table *t = print_table_new(heads, 4);
+    static const char *const heads[] = { "DENY RULE", "OP", "BACKEND", "TACTIC", "SOURCE",
+        "REASON" };
+    struct print_table *t = print_table_new(heads, 6);
 
-    for (size_t i = 0; i < tell->deny.n; i++) {
-        const struct rec_deny_rule *r = &tell->deny.items[i];
+    for (size_t i = 0; i < n; i++) {
+        const struct rec_deny_rule *r = &rules[i];
 
         print_cell(t, PRINT_PLAIN, "%s", r->id);
+        print_cell(t, PRINT_PLAIN, "%s", r->op);
+        print_cell(t, PRINT_PLAIN, "%s", r->backend);
         print_cell(t, PRINT_PLAIN, "%s", strcmp(r->tactic, "null") ? r->tactic : "every tactic");
         print_cell(t, PRINT_PLAIN, "%s", r->source ? r->source : "-");
         print_cell(t, PRINT_PLAIN, "%s", r->reason);
@@ -172,7 +175,7 @@ int ctl_explain(struct ctl *c)
             print_pair("last sweep", PRINT_PLAIN, "%s", tell->history);
         ctl_print_environment(c);
         show_others(tell);
-        show_rules(tell);
+        ctl_show_rules(tell->deny.items, tell->deny.n);
     }
     told_fini(&told);
     return CTL_DONE;

@@ -170,8 +170,8 @@ int ctl_deny(struct ctl *c)
         if (c->o.opt_json)
             ctl_print_raw(&told);
         else
-            print_pair("denied", PRINT_GOOD, "rule %s takes %llu entries out of service", tell->id,
-                (unsigned long long)tell->filtered);
+            print_pair("denied", PRINT_GOOD, "rule %s takes %llu entr%s out of service", tell->id,
+                (unsigned long long)tell->filtered, tell->filtered == 1 ? "y" : "ies");
         told_fini(&told);
         code = CTL_DONE;
     }
@@ -192,8 +192,9 @@ int ctl_allow(struct ctl *c)
     if (c->o.opt_json)
         ctl_print_raw(&told);
     else
-        print_pair("allowed", PRINT_GOOD, "%llu entries are back in service",
-            (unsigned long long)tell->restored);
+        print_pair("allowed", PRINT_GOOD,
+            "%llu entr%s back in service; what was swept under the rule: tunectl sweep --force",
+            (unsigned long long)tell->restored, tell->restored == 1 ? "y is" : "ies are");
     told_fini(&told);
     return CTL_DONE;
 }

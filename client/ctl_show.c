@@ -102,7 +102,11 @@ static void show_status(const struct rec_tell_status *s)
         (unsigned long long)s->entries, (unsigned long long)s->tables,
         (unsigned long long)s->denied);
     print_pair("sweeping", PRINT_PLAIN, "%s", s->sweeping);
-    print_pair("queued", PRINT_PLAIN, "%llu problems", (unsigned long long)s->queued);
+    print_pair("queued", PRINT_PLAIN, "%llu problem%s", (unsigned long long)s->queued,
+        s->queued == 1 ? "" : "s");
+    if (!s->workers.n)
+        print_pair("workers", PRINT_BAD,
+            "none is configured, so nothing is swept: tacticd.conf(5), section [worker]");
     show_faults(s);
     show_workers(s);
     show_sweeps(s);
@@ -150,6 +154,7 @@ static void show_tables(const struct rec_tell_tables *tell)
     print_table_end(t);
     if (!tell->tables.n)
         print_line(PRINT_PLAIN, "no tables");
+    ctl_show_rules(tell->deny.items, tell->deny.n);
     if (tell->more)
         print_line(PRINT_PLAIN, "and %llu more", (unsigned long long)tell->more);
     for (size_t i = 0; i < tell->refused.n; i++)

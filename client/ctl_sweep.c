@@ -79,6 +79,8 @@ static bool show_end(struct ctl *c, struct print_table *t, const char *key)
         : tell->history ? tell->history
                         : "-");
     print_cell(t, PRINT_PLAIN, "%s", tell->key);
+    if (c->o.opt_json)
+        ctl_print_raw(&told);
     told_fini(&told);
     return is_answered;
 }
@@ -109,7 +111,9 @@ static int show_recipe(struct ctl *c)
         return code;
     tell = told.rec;
     code = tell->covered == tell->total ? CTL_DONE : CTL_MISS;
-    if (!c->o.opt_json)
+    if (c->o.opt_json)
+        ctl_print_raw(&told);
+    else
         print_pair("answered", code ? PRINT_BAD : PRINT_GOOD, "%llu of %llu problems",
             (unsigned long long)tell->covered, (unsigned long long)tell->total);
     told_fini(&told);
@@ -280,8 +284,8 @@ static void show_queued(
     print_pair("queued", queued ? PRINT_GOOD : PRINT_PLAIN, "%llu of %llu problems",
         (unsigned long long)queued, (unsigned long long)total);
     if (known)
-        print_pair(
-            "known", PRINT_PLAIN, "%llu; --force sweeps them again", (unsigned long long)known);
+        print_pair("known", PRINT_PLAIN, "%llu; tunectl sweep --force sweeps them again",
+            (unsigned long long)known);
     if (refused)
         print_pair("refused", PRINT_BAD, "%llu: %s", (unsigned long long)refused,
             detail && detail[0] ? detail : "no reason given");

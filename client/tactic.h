@@ -130,7 +130,7 @@ const char *tactic_strerror(int error);
 // --- environment: what an answer must have been measured with ---
 
 // A fact is a name and a value, for instance "onednn" and "2.6.3"; "device" is the GPU's name
-// or cpu:<model>. tacticd(8) lists them. The facts that this process can tell are found at the
+// or cpu:<model>. libtactic(3) lists them. The facts that this process can tell are found at the
 // first call and again when a library was loaded since: CPU, the loaded oneDNN, its ISA level and
 // threads. Asking a oneDNN for its ISA level fixes its limit, as its first primitive does.
 

@@ -219,6 +219,10 @@ static bool parse(struct ctl *c, int argc, char **argv)
     for (int i = 1; i < argc;) {
         int n = 1;
 
+        if (!only_words && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) {
+            c->wants_help = true;
+            return true;
+        }
         if (!only_words && !strcmp(argv[i], "--")) {
             only_words = true;
         } else if (!only_words && argv[i][0] == '-' && argv[i][1] == '-') {
@@ -372,6 +376,15 @@ void ctl_print_raw(const struct told *told)
     print_json(told->raw.body, told->raw.body_len);
 }
 
+// A full disk, or a closed pipe: what should have been read is lost.
+static int end(int code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    print_error("standard output: %s", errno ? strerror(errno) : "not all could be written");
+    return code ? code : CTL_BROKEN;
+}
+
 int main(int argc, char **argv)
 {
     static struct ctl c; // some 40 KiB, zeroed
@@ -381,11 +394,13 @@ int main(int argc, char **argv)
     print_init();
     if (argc == 2 && !strcmp(argv[1], "--version")) {
         print_line(PRINT_PLAIN, "tunectl %s, protocol %d", TACTICD_VERSION, WIRE_VERSION);
-        return CTL_DONE;
+        return end(CTL_DONE);
     }
-    if (argc == 2 && !strcmp(argv[1], "--help"))
-        return ctl_help(&c);
-    if (!parse(&c, argc, argv) || !check_options(&c))
+    if (!parse(&c, argc, argv))
+        return CTL_USAGE;
+    if (c.wants_help)
+        return end(ctl_help(&c));
+    if (!check_options(&c))
         return CTL_USAGE;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
@@ -395,7 +410,5 @@ int main(int argc, char **argv)
     if (c.is_open)
         asker_fini(&c.asker);
     print_progress_end();
-    if (fflush(stdout) != 0 || ferror(stdout)) // a full disk, a closed pipe
-        return code ? code : CTL_BROKEN;
-    return code;
+    return end(code);
 }

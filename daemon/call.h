@@ -47,6 +47,9 @@ void call_trouble(struct call *c, enum status status, const char *field, const c
     __attribute__((format(printf, 4, 5)));
 void handlers_trouble(struct handlers *h, const struct server_peer *to, enum status status,
     const char *field, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+// Answers that there is no such recipe (`r` NULL) or no such layout of it, and which there are.
+void handlers_no_recipe(struct handlers *h, const struct server_peer *to, const struct recipe *r,
+    const char *recipe, const char *layout);
 // The asker, or NULL after NEED_HELLO was answered.
 struct store_asker *call_asker(struct call *c);
 // Answers a lookup's outcome as its record; strings live in `a`. `uid` = who missed it: the miss is

@@ -74,7 +74,7 @@ static void print_sample_option(FILE *out, const struct config_option *o)
 void config_print_sample(FILE *out)
 {
     fputs("# tacticd.conf: options of tacticd, each with its default. Written by tacticd "
-          "--dump-config.\n"
+          "--sample-config.\n"
           "# A line is at most 197 bytes long; a list goes on in indented lines. Lines that begin "
           "with #\n"
           "# or ; are comments, and so is what follows a blank and a ;. What is not understood "

@@ -86,6 +86,29 @@ void call_trouble(struct call *c, enum status status, const char *field, const c
     va_end(ap);
 }
 
+// Adds a name to a list in a sentence; what does not fit is left out.
+static void list_name(char *text, size_t bytes, const char *name)
+{
+    size_t len = strlen(text);
+
+    snprintf(text + len, bytes - len, "%s%.80s", len ? ", " : "", name);
+}
+
+void handlers_no_recipe(struct handlers *h, const struct server_peer *to, const struct recipe *r,
+    const char *recipe, const char *layout)
+{
+    const struct load *l = saver_load(h->saver);
+    char names[300] = "";
+
+    for (size_t i = 0; r && i < r->rec.layouts.n; i++)
+        list_name(names, sizeof names, r->rec.layouts.items[i].layout);
+    for (size_t i = 0; !r && l && i < l->n_recipes; i++)
+        list_name(names, sizeof names, l->recipes[i]->rec.model);
+    handlers_trouble(h, to, STATUS_NOT_FOUND, r ? "layout" : "recipe",
+        "there is no %s '%.100s'; there is: %s", r ? "layout" : "recipe", r ? layout : recipe,
+        names[0] ? names : "none");
+}
+
 struct store_asker *call_asker(struct call *c)
 {
     struct store_asker *asker = store_asker(c->h->store, c->request->digest);
@@ -143,16 +166,18 @@ static bool is_plain(const char *word)
 // The command that sweeps a problem, or the whole table it belongs to; a shell must take it as it
 // stands.
 static const char *sweep_command(const struct handlers *h, const struct rec_table_header *header,
-    const struct key *problem, enum wanted wanted, const char *section, struct arena *a)
+    const struct key *problem, enum wanted wanted, const struct wanted_outcome *outcome,
+    struct arena *a)
 {
     char text[KEY_MAX_BYTES + SECTIONS_NAME_BYTES + 64], key[KEY_MAX_BYTES],
         as[SECTIONS_NAME_BYTES + 8] = "";
 
     key_print(problem, key);
-    if (section[0] && is_ambiguous(h, problem))
-        snprintf(as, sizeof as, " --as %s", section);
-    if (wanted == WANTED_PARKED)
-        snprintf(text, sizeof text, "tunectl sweep --force%s '%s'", as, key);
+    if (outcome->section[0] && is_ambiguous(h, problem))
+        snprintf(as, sizeof as, " --as %s", outcome->section);
+    if (outcome->retry_s || wanted == WANTED_PARKED)
+        snprintf(text, sizeof text, "tunectl sweep%s%s '%s'",
+            wanted == WANTED_PARKED ? " --force" : "", as, key);
     else if (!header || !is_plain(header->model) || !is_plain(header->layout))
         snprintf(text, sizeof text, "tunectl sweep%s '%s'", as, key);
     else
@@ -202,11 +227,16 @@ static void warn_stale(
 static void tell_wanted(enum wanted wanted, const struct wanted_outcome *outcome,
     struct store_answer *found, struct rec_tell_lookup *out, struct arena *a)
 {
+    static const char no_answer[] =
+        "this problem was swept for this environment, without an answer";
     bool was_plain = found->reason == REASON_unseeded && !found->unknown;
 
     switch (wanted) {
     case WANTED_QUEUED:
-        out->next = "queued: a worker sweeps it in the background";
+        out->next = outcome->retry_s ? take_text(a, outcome->sentence)
+                                     : "queued: a worker sweeps it in the background";
+        if (was_plain && outcome->retry_s)
+            out->detail = no_answer;
         break;
     case WANTED_ABSENT:
         out->next = "not queued: a lookup or the command queues it";
@@ -229,10 +259,33 @@ static void tell_wanted(enum wanted wanted, const struct wanted_outcome *outcome
             found->reason = REASON_unsweepable;
         break;
     case WANTED_PARKED:
+        if (was_plain)
+            out->detail = no_answer;
+        out->next = take_text(a, outcome->sentence);
+        break;
     case WANTED_FULL:
         out->next = take_text(a, outcome->sentence);
         break;
     }
+    if (found->reason == REASON_unseeded && found->unknown)
+        out->detail =
+            "an answer is stored, but not everything it depends on is known of both sides";
+}
+
+// Where a rule denies every tactic of a problem, no sweep can find another: the command that takes
+// the rule back. NULL = there is none.
+static const char *allow_command(const struct handlers *h, const struct fingerprint *fp,
+    const struct key *problem, struct rec_tell_lookup *out, struct arena *a)
+{
+    const struct rec_deny_rule *rule =
+        store_deny_find(store_generation(h->store)->deny, problem, fp, NULL);
+    char text[128];
+
+    if (!rule)
+        return NULL;
+    out->next = "use your library's default: a rule denies every tactic";
+    snprintf(text, sizeof text, "tunectl allow %s", rule->id);
+    return take_text(a, text);
 }
 
 // Notes a miss and says what happens next. Constant time but for the queue's own bound.
@@ -259,7 +312,12 @@ static void note_miss(struct handlers *h, const struct fingerprint *fp, const ch
     }
     wanted = h->hooks.want(h->hooks.ctx, &p, &outcome);
     tell_wanted(wanted, &outcome, found, out, a);
-    out->command = sweep_command(h, header, &p.key, wanted, outcome.section, a);
+    if (found->reason == REASON_denied && (out->command = allow_command(h, fp, &p.key, out, a)))
+        return;
+    // Without a worker no command helps; but what was swept before is swept again once there is
+    // one.
+    if (wanted != WANTED_UNSWEEPABLE || found->orphan)
+        out->command = sweep_command(h, header, &p.key, wanted, &outcome, a);
 }
 
 static void tell_miss(struct handlers *h, struct store_asker *asker, const char *key, size_t len,

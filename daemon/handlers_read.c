@@ -99,8 +99,7 @@ static bool answer_table(struct handlers *h, const struct server_peer *to, const
     char hex[DIGEST_HEX_BYTES];
 
     if (!layout) {
-        handlers_trouble(h, to, STATUS_NOT_FOUND, r ? "layout" : "recipe",
-            "there is no %s '%.100s'", r ? "layout" : "recipe", r ? layout_name : recipe);
+        handlers_no_recipe(h, to, r, recipe, layout_name);
         return true;
     }
     if (!asker) {
@@ -367,12 +366,26 @@ static void fill_table(const struct store_table *t, struct rec_table_row *row)
     }
 }
 
+// At most `max` rules, of all tactics or, with `key`, those that bear on it for the asker.
+static size_t fill_deny(struct call *c, const struct key *key, const struct fingerprint *fp,
+    struct rec_deny_rule *rows, size_t max)
+{
+    const struct store_deny *deny = store_generation(c->h->store)->deny;
+    size_t n = 0;
+
+    for (size_t i = 0; rows && i < deny->n_rules && n < max; i++)
+        if (!key || deny_bears(deny->rules[i], key, fp))
+            rows[n++] = *deny->rules[i];
+    return n;
+}
+
 void on_tables(struct call *c)
 {
     const struct rec_ask_tables *ask = c->ask;
     const struct generation *g = store_generation(c->h->store);
     struct rec_table_row *rows = arena_take(c->a, TABLES_MAX_ROWS * sizeof *rows);
-    struct rec_tell_tables tell = { .tables = { rows, 0 } };
+    struct rec_deny_rule *rules = arena_take(c->a, TABLES_MAX_ROWS * sizeof *rules);
+    struct rec_tell_tables tell = { .tables = { rows, 0 }, .deny = { rules, 0 } };
 
     for (size_t i = 0; rows && i < g->n_tables; i++) {
         if (ask->model && strcmp(ask->model, g->tables[i]->table->header.model) != 0)
@@ -382,6 +395,7 @@ void on_tables(struct call *c)
         else
             tell.more++;
     }
+    tell.deny.n = fill_deny(c, NULL, NULL, rules, TABLES_MAX_ROWS);
     fill_refused(c->h, &tell.refused.items, &tell.refused.n, c->a);
     call_tell(c, &tell);
 }
@@ -407,24 +421,13 @@ static void note_other(
             .why = why };
 }
 
-static void fill_deny(struct call *c, const struct key *key, const struct fingerprint *fp,
-    struct rec_tell_explain *tell)
-{
-    const struct store_deny *deny = store_generation(c->h->store)->deny;
-    struct rec_deny_rule *rows = arena_take(c->a, EXPLAIN_MAX_ENTRIES * sizeof *rows);
-
-    tell->deny.items = rows;
-    for (size_t i = 0; rows && i < deny->n_rules && tell->deny.n < EXPLAIN_MAX_ENTRIES; i++)
-        if (deny_bears(deny->rules[i], key, fp))
-            rows[tell->deny.n++] = *deny->rules[i];
-}
-
 void on_explain(struct call *c)
 {
     const struct rec_ask_explain *ask = c->ask;
     struct others others = { .rows = arena_take(c->a, EXPLAIN_MAX_ENTRIES * sizeof *others.rows) };
     struct store_asker *asker = call_asker(c);
-    struct rec_tell_explain tell = { 0 };
+    struct rec_deny_rule *rules = arena_take(c->a, EXPLAIN_MAX_ENTRIES * sizeof *rules);
+    struct rec_tell_explain tell = { .deny = { rules, 0 } };
     struct rec_tell_lookup answer;
     struct store_answer found;
     char asked[KEY_MAX_BYTES], text[KEY_MAX_BYTES];
@@ -444,7 +447,8 @@ void on_explain(struct call *c)
         len = key_print(&found.key, text);
     }
     if (key_parse(text, len, &key, NULL) == 0)
-        fill_deny(c, &key, store_asker_fingerprint(asker), &tell);
+        tell.deny.n = fill_deny(
+            c, &key, store_asker_fingerprint(asker), tell.deny.items, EXPLAIN_MAX_ENTRIES);
     handlers_answer(c->h, asker, asked, asked_len, &found, &answer, c->a, NULL);
     store_explain(c->h->store, asker, text, len, note_other, &others);
     tell.key = text;

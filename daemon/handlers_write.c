@@ -83,8 +83,7 @@ static void wish_recipe(struct call *c, const struct wish *w, unsigned uid, stru
     struct key *keys = layout ? arena_take(c->a, (n + 1) * sizeof *keys) : NULL;
 
     if (!layout)
-        call_trouble(c, STATUS_NOT_FOUND, r ? "layout" : "recipe", "there is no %s '%.100s'",
-            r ? "layout" : "recipe", r ? w->layout : w->recipe);
+        handlers_no_recipe(c->h, &c->request->peer, r, w->recipe, w->layout);
     if (!keys)
         return;
     recipe_keys(r, layout, keys, n);

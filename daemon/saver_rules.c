@@ -140,6 +140,19 @@ static int renew_rules(struct batch *b, const struct rec_deny_rule *unsaved, str
     return r;
 }
 
+// The node's own file has no such rule; another file may.
+static int no_rule(const struct batch *b, const char *id, struct diag *d)
+{
+    for (size_t i = 0; i < b->deny->n_rules; i++)
+        if (!strcmp(b->deny->rules[i]->id, id)) {
+            diag_set(d, NULL,
+                "rule '%.40s' is not of this file: remove it where it stands and reload", id);
+            return -ENOENT;
+        }
+    diag_set(d, NULL, "there is no rule '%.40s'", id);
+    return -ENOENT;
+}
+
 void saver_change_rule(struct batch *b, struct change *c)
 {
     struct arena a = { 0 };
@@ -155,7 +168,7 @@ void saver_change_rule(struct batch *b, struct change *c)
     if (!r) {
         r = write_rules(b, put ? rule.id : c->record, put ? &rule : NULL, &d);
         if (r >= 0)
-            r = r || put ? renew_rules(b, NULL, &d) : -ENOENT;
+            r = r || put ? renew_rules(b, NULL, &d) : no_rule(b, c->record, &d);
         else if (c->is_found)
             renew_rules(b, &rule, &(struct diag){ 0 });
     }

@@ -171,6 +171,8 @@ void saver_drop_from_tables(struct batch *b, struct change *c)
         if (r)
             break;
     }
+    if (r == -ENOENT && !c->outcome.file[0])
+        diag_set(&d, NULL, "no table of this layer has an entry of it");
     if (r)
         saver_fault(c, r, d.sentence[0] ? &d : NULL);
 }

@@ -20,17 +20,23 @@ int sections_named(const struct sections *s, const char *name)
     return SECTIONS_NONE;
 }
 
+static const char *known(const char *value)
+{
+    return value[0] ? value : "unknown";
+}
+
 // Names the facts of `mask`: have / want.
 static void tell_facts(const struct section *row, const struct fingerprint *fp, uint32_t mask,
     bool unknown, char *why, size_t why_bytes)
 {
     size_t len = (size_t)snprintf(why, why_bytes, "worker '%s' %s:", row->name,
-        unknown ? "cannot be compared, for facts are unknown" : "has another environment");
+        unknown ? "cannot be compared (load the library before you ask, or ask as this worker)"
+                : "has another environment");
 
     for (int i = 0; i < FACT_COUNT && len < why_bytes; i++)
         if (mask >> i & 1)
             len += (size_t)snprintf(why + len, why_bytes - len, " %s have '%.40s' want '%.40s'",
-                fact_name((enum fact)i), row->fingerprint.value[i], fp->value[i]);
+                fact_name((enum fact)i), known(row->fingerprint.value[i]), known(fp->value[i]));
 }
 
 int sections_for(const struct sections *s, const struct key *key, const struct fingerprint *fp,

@@ -25,6 +25,7 @@
 #define SWEEP_LOOK_FACTOR     50      // x the best look: a look's deadline
 #define SWEEP_CHECK_FACTOR    8       // x the time of native's check: another one's deadline
 #define SWEEP_ROUND_FACTOR    10      // x the looks of its candidates: a round's deadline
+#define SWEEP_ACCUSE_FACTOR   10      // x that time before who worked at its look is said to hang
 #define SWEEP_LEAST_US        0.01    // no launch is shorter: such a time is a lie
 #define SWEEP_MAX_DEATHS      64      // candidates that killed their worker or hung
 #define SWEEP_MAX_LOSSES      3       // deaths that no candidate is to blame for

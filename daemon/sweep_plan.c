@@ -31,16 +31,21 @@ static uint64_t check_ms(const struct sweep *s, unsigned candidate)
 {
     if (candidate == RACE_NATIVE)
         return SWEEP_NATIVE_CHECK_MS;
-    return longer(look_ms(s, candidate), SWEEP_CHECK_FACTOR * s->first_check_ms);
+    return longer(
+        SWEEP_ACCUSE_FACTOR * look_ms(s, candidate), SWEEP_CHECK_FACTOR * s->first_check_ms);
 }
 
+// A round that is late accuses nobody; a candidate that is late alone, after it once came back in
+// time, is denied for good: on a machine that others load that takes patience.
 static uint64_t round_ms(const struct sweep *s)
 {
     double us = 0;
+    uint64_t ms;
 
     for (unsigned i = 0; i < s->n_cols; i++)
         us += s->space.candidates[s->order[i]].look_us + (double)s->space.flush_us;
-    return s->setup.look_deadline_min_ms + ms_of(SWEEP_ROUND_FACTOR * us);
+    ms = s->setup.look_deadline_min_ms + ms_of(SWEEP_ROUND_FACTOR * us);
+    return s->state == SWEEP_PROBING ? SWEEP_ACCUSE_FACTOR * ms : ms;
 }
 
 // --- requests ---

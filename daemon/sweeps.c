@@ -87,9 +87,20 @@ static uint64_t eta_s(const struct sweeps *s, uint32_t section)
     return s->mean_sweep_ms > spent ? (uint64_t)((s->mean_sweep_ms - spent) / 1000) + 1 : 1;
 }
 
+// It waits for the end of a pause: says how long, and what its last sweep came to.
+static void tell_pause(const struct queue_item *item, uint64_t now_ms, struct wanted_outcome *out)
+{
+    if (!item || item->state != QUEUE_WAITING || item->due_ms <= now_ms)
+        return;
+    out->retry_s = (item->due_ms - now_ms) / 1000 + 1;
+    snprintf(out->sentence, sizeof out->sentence, "tried again in %llu s: %s",
+        (unsigned long long)out->retry_s, item->why ? item->why : "the last sweep had no answer");
+}
+
 static enum wanted take_added(struct sweeps *s, int r, const struct queue_item *item,
     uint32_t section, struct wanted_outcome *out)
 {
+    tell_pause(item, uv_now(s->loop), out);
     switch (r) {
     case QUEUE_E_SWEEPING:
         out->eta_s = eta_s(s, section);
@@ -115,12 +126,9 @@ static enum wanted peek(
     struct sweeps *s, const struct key *key, uint32_t section, struct wanted_outcome *out)
 {
     const struct queue_item *item = queue_find(s->queue, key, section);
-    uint64_t now = uv_now(s->loop);
 
     if (!item)
         return WANTED_ABSENT;
-    if (item->state == QUEUE_WAITING && item->due_ms > now)
-        out->retry_s = (item->due_ms - now) / 1000 + 1;
     return take_added(s,
         item->state == QUEUE_SWEEPING ? QUEUE_E_SWEEPING
         : item->state == QUEUE_PARKED ? QUEUE_E_PARKED

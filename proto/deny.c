@@ -63,6 +63,9 @@ static int check_version(const struct rec_version_range *v, struct diag *d)
         diag_set(d, "versions", "'%.40s' is not a fact", v->fact);
     else if (!v->is && !v->min && !v->below)
         diag_set(d, "versions", "%s needs min, below or is", v->fact);
+    else if (v->min && v->below && version_compare(v->min, v->below) >= 0)
+        diag_set(d, "versions", "%s: no version is %.40s or more and below %.40s", v->fact, v->min,
+            v->below);
     else
         return 0;
     return DENY_E_REFUSED;

@@ -205,7 +205,8 @@ static void put_messages(struct buf *out)
     for (size_t i = 0; i < wire_messages_count; i++) {
         const struct message_info *m = &wire_messages[i];
 
-        buf_printf(out, "### %s\n%s.\n\n", m->name, m->doc);
+        buf_printf(out, "### %s\n%s%s\n\n", m->name, m->doc,
+            m->doc[0] && m->doc[strlen(m->doc) - 1] == '?' ? "" : ".");
         put_half(m->ask, "Request", out);
         put_half(m->tell, "Reply", out);
     }

@@ -185,6 +185,8 @@ def test_demo_names_what_failed(build, state):
     process = demo(build, state / ("x" * 100))
     text = finish(process)
     expect(process.returncode == 1 and "too long for the sockets" in text, "it knows the bound of a path", text)
+    process = subprocess.run([str(ROOT / "demo"), "--state"], capture_output=True, text=True, timeout=20, check=False)
+    expect(process.returncode == 2 and "wants a folder" in process.stderr, "an option without its value", process)
     process = demo(state, state / "other")
     text = finish(process)
     expect(process.returncode == 1 and "is not there" in text, "it misses what was not built", text)

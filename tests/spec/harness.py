@@ -172,7 +172,7 @@ class Daemon:
                 "TACTICD_CONTROL": str(self.dir / "run/control/sock")}
 
     def tunectl(self, *args, timeout=30):
-        """Runs tunectl --json; returns (exit code, parsed output or None, stderr)."""
+        """Runs tunectl --json; returns (exit code, first line of its output parsed or None, stderr)."""
         # A machine of others may stand still for seconds; that is not what these tests look for. doors.py is.
         patience = [] if "--timeout" in args else ["--timeout", str(PATIENCE_S)]
         begun = time.monotonic()
@@ -181,7 +181,8 @@ class Daemon:
         if "--wait" not in args and time.monotonic() - begun > 2:
             print(f"slow: tunectl {args[0]} took {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
         try:
-            body = json.loads(done.stdout) if done.stdout.strip() else None
+            lines = [json.loads(line) for line in done.stdout.splitlines()]
+            body = lines[0] if lines else None
         except json.JSONDecodeError as e:
             raise Failure(f"tunectl {args}: not JSON ({e}): {done.stdout[:500]}") from e
         return done.returncode, body, done.stderr

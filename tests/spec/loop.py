@@ -195,6 +195,10 @@ def test_waiting_ends_with_the_sweep(build):
         rows = d.status()["sweeps"]
         expect([row["phase"] for row in rows] == ["queued"] * 2, "they are tried again", rows)
         expect(all(590 < row["retry_s"] <= 600 for row in rows), "after a pause that status tells", rows)
+        miss = d.lookup(key(16))
+        expect(miss["kind"] == "miss" and miss["next"].startswith("tried again in "), "a miss says so", miss)
+        expect("without an answer" in miss["detail"], "it was swept", miss)
+        expect(miss["command"] == f"tunectl sweep '{key(16)}'", "the cure tries at once", miss)
         code, _, _ = d.tunectl("sweep", key(64), "--as", "cpu", "--wait", timeout=20)
         expect(code != 0 and d.counter("sweeps_contaminated") == 3, "an admin need not wait", d.counter("sweeps_contaminated"))
 
