@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a tree, and the words the checks share."""
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -20,17 +21,18 @@ class Skip(Exception):
 def files(root):
     """Paths of all files, from the root, that are tracked or not ignored; without git, all."""
     root = Path(root)
-    done = subprocess.run(
-        ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        capture_output=True,
-    )
-    if done.returncode == 0 and (root / ".git").exists():
+    names = []
+    if shutil.which("git") and (root / ".git").exists():
+        # Git refuses a tree of another user's; then nothing is printed.
+        done = subprocess.run(
+            ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            capture_output=True, check=False,
+        )
         names = [n for n in done.stdout.decode().split("\0") if n]
-    else:
-        names = []
+    if not names:
         for folder, folders, some in os.walk(root):
-            # Hidden folders and builds are not the tree.
-            folders[:] = [f for f in folders if f[0] != "." and f != "__pycache__"
+            # Hidden folders and what .gitignore leaves out are not the tree.
+            folders[:] = [f for f in folders if f[0] != "." and f not in ("__pycache__", "build")
                           and not (Path(folder) / f / "meson-private").is_dir()]
             names += [str((Path(folder) / name).relative_to(root)) for name in some]
     return sorted(n for n in set(names) if (root / n).is_file())
