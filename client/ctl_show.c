@@ -154,9 +154,11 @@ static void show_tables(const struct rec_tell_tables *tell)
     print_table_end(t);
     if (!tell->tables.n)
         print_line(PRINT_PLAIN, "no tables");
-    ctl_show_rules(tell->deny.items, tell->deny.n);
     if (tell->more)
         print_line(PRINT_PLAIN, "and %llu more", (unsigned long long)tell->more);
+    ctl_show_rules(tell->deny.items, tell->deny.n);
+    if (tell->more_deny)
+        print_line(PRINT_PLAIN, "and %llu rules more", (unsigned long long)tell->more_deny);
     for (size_t i = 0; i < tell->refused.n; i++)
         print_pair("not used", PRINT_BAD, "%s: %s", tell->refused.items[i].file,
             tell->refused.items[i].sentence);

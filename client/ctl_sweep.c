@@ -132,16 +132,16 @@ struct vigil {
     char told[256];             // the last that a plain line said of that
 };
 
-// A worker that cannot sweep now; NULL if there is none, or if what is waited for is said already.
+// A worker, if none can sweep now; NULL if one can, or if what is waited for is said already.
 static const struct rec_worker_row *away_worker(const struct rec_tell_status *s)
 {
     if (strchr(s->sweeping, ':'))
         return NULL;
     for (size_t i = 0; i < s->workers.n; i++)
-        if (!strcmp(s->workers.items[i].state, "failed") ||
-            !strcmp(s->workers.items[i].state, "probing"))
-            return &s->workers.items[i];
-    return NULL;
+        if (strcmp(s->workers.items[i].state, "failed") != 0 &&
+            strcmp(s->workers.items[i].state, "probing") != 0)
+            return NULL;
+    return s->workers.n ? &s->workers.items[0] : NULL;
 }
 
 // What happens now, in words: the sweep under way, else what the daemon waits for.
@@ -270,7 +270,7 @@ static int stay(struct ctl *c, struct rec_ask_sweep *ours, const struct keys *ke
     if (!asker_digest(&c->asker)) {
         if (!c->o.opt_json)
             print_pair("done", PRINT_GOOD, "nothing is queued any more");
-        return CTL_DONE;
+        return v->refused || v->given_up ? CTL_MISS : CTL_DONE;
     }
     return keys->n ? show_keys(c, keys) : show_recipe(c);
 }
@@ -289,6 +289,8 @@ static void show_queued(
     if (refused)
         print_pair("refused", PRINT_BAD, "%llu: %s", (unsigned long long)refused,
             detail && detail[0] ? detail : "no reason given");
+    else if (detail && detail[0])
+        print_pair("later", PRINT_PLAIN, "%s", detail);
 }
 
 static int sweep(struct ctl *c, const struct keys *keys)

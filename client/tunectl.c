@@ -379,9 +379,14 @@ void ctl_print_raw(const struct told *told)
 // A full disk, or a closed pipe: what should have been read is lost.
 static int end(int code)
 {
-    if (fflush(stdout) == 0 && !ferror(stdout))
+    bool is_lost = ferror(stdout);
+
+    if (fflush(stdout) != 0)
+        print_error("standard output: %s", strerror(errno));
+    else if (is_lost)
+        print_error("standard output: not all could be written");
+    else
         return code;
-    print_error("standard output: %s", errno ? strerror(errno) : "not all could be written");
     return code ? code : CTL_BROKEN;
 }
 

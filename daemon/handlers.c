@@ -91,7 +91,8 @@ static void list_name(char *text, size_t bytes, const char *name)
 {
     size_t len = strlen(text);
 
-    snprintf(text + len, bytes - len, "%s%.80s", len ? ", " : "", name);
+    if (len + strlen(name) + 3 <= bytes)
+        snprintf(text + len, bytes - len, "%s%s", len ? ", " : "", name);
 }
 
 void handlers_no_recipe(struct handlers *h, const struct server_peer *to, const struct recipe *r,
@@ -272,20 +273,37 @@ static void tell_wanted(enum wanted wanted, const struct wanted_outcome *outcome
             "an answer is stored, but not everything it depends on is known of both sides";
 }
 
-// Where a rule denies every tactic of a problem, no sweep can find another: the command that takes
-// the rule back. NULL = there is none.
-static const char *allow_command(const struct handlers *h, const struct fingerprint *fp,
+// The file that a rule stands in.
+static const char *file_of(const struct store_deny *deny, const struct rec_deny_rule *rule)
+{
+    for (size_t i = 0; i < deny->n; i++)
+        if (rule >= deny->files[i]->rec.rules.items &&
+            rule < deny->files[i]->rec.rules.items + deny->files[i]->rec.rules.n)
+            return deny->names[i];
+    return "?";
+}
+
+// Where a rule denies every tactic, or rules cannot be read, a sweep would find nothing that may be
+// served, and would write over what may be served later: says so. False: it is not so.
+static bool tell_denied(const struct handlers *h, const struct fingerprint *fp,
     const struct key *problem, struct rec_tell_lookup *out, struct arena *a)
 {
-    const struct rec_deny_rule *rule =
-        store_deny_find(store_generation(h->store)->deny, problem, fp, NULL);
-    char text[128];
+    const struct store_deny *deny = store_generation(h->store)->deny;
+    const struct rec_deny_rule *rule = store_deny_find(deny, problem, fp, NULL);
+    char text[LOADER_FILE_BYTES + 128];
 
-    if (!rule)
-        return NULL;
-    out->next = "use your library's default: a rule denies every tactic";
-    snprintf(text, sizeof text, "tunectl allow %s", rule->id);
-    return take_text(a, text);
+    if (!rule && !deny->blind)
+        return false;
+    snprintf(text, sizeof text, "use your library's default: rule %s in %s denies every tactic",
+        rule ? rule->id : "", rule ? file_of(deny, rule) : "");
+    out->next = deny->blind ? "use your library's default: rules cannot be read, so everything is "
+                              "denied; tunectl status names the file"
+                            : take_text(a, text);
+    snprintf(text, sizeof text, "tunectl allow %s", rule ? rule->id : "");
+    // Rules of the site and of packages are taken back where they stand.
+    if (!deny->blind && rule && saver_has_rule(h->saver, file_of(deny, rule)))
+        out->command = take_text(a, text);
+    return true;
 }
 
 // Notes a miss and says what happens next. Constant time but for the queue's own bound.
@@ -310,13 +328,12 @@ static void note_miss(struct handlers *h, const struct fingerprint *fp, const ch
         if (ladder_map(&loose, key_tokens(&p.key), &bucket) == 0)
             key_set_tokens(&p.key, bucket);
     }
+    if (found->reason == REASON_denied && tell_denied(h, fp, &p.key, out, a))
+        return;
     wanted = h->hooks.want(h->hooks.ctx, &p, &outcome);
     tell_wanted(wanted, &outcome, found, out, a);
-    if (found->reason == REASON_denied && (out->command = allow_command(h, fp, &p.key, out, a)))
-        return;
-    // Without a worker no command helps; but what was swept before is swept again once there is
-    // one.
-    if (wanted != WANTED_UNSWEEPABLE || found->orphan)
+    // Where nothing is swept no command helps; but an orphaned table is worth its command then.
+    if ((wanted != WANTED_UNSWEEPABLE && wanted != WANTED_PAUSED) || found->orphan)
         out->command = sweep_command(h, header, &p.key, wanted, &outcome, a);
 }
 

@@ -396,6 +396,8 @@ void on_tables(struct call *c)
             tell.more++;
     }
     tell.deny.n = fill_deny(c, NULL, NULL, rules, TABLES_MAX_ROWS);
+    if (g->deny->n_rules > tell.deny.n)
+        REC_SET(&tell, tell_tables, more_deny, g->deny->n_rules - tell.deny.n);
     fill_refused(c->h, &tell.refused.items, &tell.refused.n, c->a);
     call_tell(c, &tell);
 }

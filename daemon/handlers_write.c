@@ -59,7 +59,9 @@ static void wish_for(struct call *c, const struct wish *w, const struct key *key
     switch (c->h->hooks.want(c->h->hooks.ctx, &p, &outcome)) {
     case WANTED_QUEUED:
     case WANTED_SWEEPING:
-        t->tell.queued += !outcome.retry_s;
+        t->tell.queued += !is_look || !outcome.retry_s;
+        if (outcome.retry_s)
+            snprintf(t->detail, sizeof t->detail, "%s", outcome.sentence);
         break;
     case WANTED_ABSENT:
         t->tell.known += is_known;
@@ -306,7 +308,7 @@ void on_deny(struct call *c)
     struct pending *p;
     char id[17];
 
-    if (deny_check(&rule, &d)) {
+    if (deny_check_new(&rule, &d)) {
         call_trouble(c, STATUS_BAD_FIELD, d.field, "%s", d.sentence);
         return;
     }

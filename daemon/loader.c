@@ -160,6 +160,23 @@ static void add_rules(struct work *w, struct deny_file *f, const char *path)
     w->deny_names[w->n_deny++] = name;
 }
 
+// Of rules that cannot be read any more, those of before still hold.
+static void keep_old_rules(struct work *w, const char *path)
+{
+    const struct store_deny *old = w->before ? w->before->deny : NULL;
+    struct deny_file *f;
+
+    w->is_blind = true;
+    for (size_t i = 0; old && i < old->n && !w->failed; i++) {
+        if (!is_or_below(old->names[i], path))
+            continue;
+        if (deny_copy(old->files[i], NULL, old->names[i], &f, NULL))
+            w->failed = true;
+        else
+            add_rules(w, f, old->names[i]);
+    }
+}
+
 static void load_rules(struct work *w, const char *path)
 {
     struct diag d = { 0 };
@@ -169,7 +186,7 @@ static void load_rules(struct work *w, const char *path)
 
     if (files_read(path, &text, &len, &d) || deny_read(text, len, path, &f, &d)) {
         refuse_diag(w, path, &d);
-        w->is_blind = true;
+        keep_old_rules(w, path);
     } else {
         add_rules(w, f, path);
     }
@@ -225,7 +242,7 @@ static void load_rules_of(struct work *w, const char *dir)
 
     if (r) {
         refuse_dir(w, dir, r);
-        w->is_blind = true;
+        keep_old_rules(w, dir);
     }
     for (size_t i = 0; i < files.n && !w->failed; i++)
         load_rules(w, files.paths[i]);
@@ -300,10 +317,38 @@ struct load *loader_load(const struct loader_paths *p, const struct generation *
     load_rules_of(&w, p->deny_dir);
     w.l->deny = store_deny_new(w.deny, (const char *const *)w.deny_names, w.n_deny);
     if (w.l->deny)
-        w.l->deny->blind = w.is_blind;
+        w.l->deny->blind = w.is_blind && (!before || before->deny->blind);
     free_names(&w);
     free(w.deny);
     return w.failed || !w.l->deny ? loader_free(w.l) : w.l;
+}
+
+static bool is_refused(const struct load *l, const char *file)
+{
+    for (size_t i = 0; i < l->n_refusals; i++)
+        if (is_or_below(file, l->refusals[i].file))
+            return true;
+    return false;
+}
+
+void loader_keep_recipes(struct load *l, struct load *old)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; old && i < old->n_recipes; i++) {
+        struct recipe *r = old->recipes[i], **grown = NULL;
+
+        if (!recipe_known(l, r->rec.model) && is_refused(l, r->file))
+            grown = realloc(l->recipes, (l->n_recipes + 1) * sizeof(struct recipe *));
+        if (grown) {
+            l->recipes = grown;
+            l->recipes[l->n_recipes++] = r;
+        } else {
+            old->recipes[n++] = r;
+        }
+    }
+    if (old)
+        old->n_recipes = n;
 }
 
 struct load *loader_free(struct load *l)

@@ -32,15 +32,21 @@ struct load {
     // Borrowed from `before`: what they stand in is refused now, the old content stands.
     struct store_table **kept;
     size_t n_kept;
-    struct store_deny *deny; // owned; blind if a file or directory of rules is among the refusals
+    // Owned. Of files and directories that are refused, the rules of `before` are among it. Blind
+    // if any is, without a `before` that could see.
+    struct store_deny *deny;
     struct recipe **recipes; // owned
     size_t n_recipes;
     struct loader_refusal *refusals;
     size_t n_refusals;
 };
 // Reads everything. `before` (may be NULL) is the generation whose tables stand in for files that
-// are refused and directories that cannot be listed. Returns NULL when memory is gone.
+// are refused and directories that cannot be listed, and so are its rules. Returns NULL when memory
+// is gone.
 struct load *loader_load(const struct loader_paths *p, const struct generation *before);
+// Moves the recipes from `old` (may be NULL) whose file is refused now, and whose model no other
+// has.
+void loader_keep_recipes(struct load *l, struct load *old);
 // Frees what is still owned; take fields by setting them to NULL or 0 first.
 struct load *loader_free(struct load *l);
 // Reads one table file. Returns NULL with `d` filled.

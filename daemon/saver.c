@@ -87,17 +87,11 @@ static void reload(struct batch *b, struct change *c)
     l->n_tables = 0;
     for (size_t i = 0; i < l->n_kept; i++)
         saver_batch_add(b, l->kept[i], false);
-    // Rules that cannot be read any more still hold; at start, when none are known, everything is
-    // denied.
-    if (l->deny->blind && b->before) {
-        l->deny = store_deny_unref(l->deny);
-    } else {
-        if (b->deny_owned)
-            store_deny_unref(b->deny);
-        b->deny = l->deny;
-        b->deny_owned = true;
-        l->deny = NULL;
-    }
+    if (b->deny_owned)
+        store_deny_unref(b->deny);
+    b->deny = l->deny;
+    b->deny_owned = true;
+    l->deny = NULL;
     loader_free(b->load);
     b->load = l;
 }
@@ -168,6 +162,7 @@ static void publish(struct saver *s, struct batch *b)
     generation_own(g);
     store_publish(s->store, g);
     if (b->load) {
+        loader_keep_recipes(b->load, s->load);
         loader_free(s->load);
         s->load = b->load;
         b->load = NULL;
@@ -442,6 +437,14 @@ const struct recipe *saver_recipe(const struct saver *s, const char *model)
 const struct load *saver_load(const struct saver *s)
 {
     return s->load;
+}
+
+bool saver_has_rule(const struct saver *s, const char *file)
+{
+    char own[LOADER_FILE_BYTES];
+
+    saver_rules_file(&s->paths, own);
+    return !strcmp(own, file);
 }
 
 size_t saver_pending(const struct saver *s)

@@ -54,5 +54,7 @@ int saver_reload(struct saver *s, saver_done *done, void *ctx);
 
 // Recipes and refusals of the last reload; borrowed until the next on_published with `reloaded`.
 const struct recipe *saver_recipe(const struct saver *s, const char *model);
+// Is it the file that rules are put into and dropped from?
+bool saver_has_rule(const struct saver *s, const char *file);
 const struct load *saver_load(const struct saver *s);
 size_t saver_pending(const struct saver *s);

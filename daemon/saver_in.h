@@ -40,6 +40,8 @@ struct batch {
     char warning[2 * SAVER_ASIDE_BYTES + DIAG_SENTENCE_BYTES + 64]; // names a file before and after
 };
 
+// The file that the node's own rules stand in.
+void saver_rules_file(const struct loader_paths *paths, char out[LOADER_FILE_BYTES]);
 // Notes why a change failed; `d` may be NULL.
 void saver_fault(struct change *c, int error, const struct diag *d);
 // Takes a table into the batch. Returns 0 or -ENOMEM.

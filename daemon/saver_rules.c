@@ -9,9 +9,9 @@
 #include "daemon/files.h"
 #include "daemon/saver_in.h"
 
-static void rules_file(const struct batch *b, char out[LOADER_FILE_BYTES])
+void saver_rules_file(const struct loader_paths *paths, char out[LOADER_FILE_BYTES])
 {
-    snprintf(out, LOADER_FILE_BYTES, "%s/node.json", b->paths->deny_dir);
+    snprintf(out, LOADER_FILE_BYTES, "%s/node.json", paths->deny_dir);
 }
 
 // The node's own rules without rule `id`, with `add` behind them (may be NULL). Returns how many
@@ -27,7 +27,7 @@ static int write_rules(
     char *old = NULL;
     int r;
 
-    rules_file(b, path);
+    saver_rules_file(b->paths, path);
     r = files_read(path, &old, &len, d);
     if (r == -ENOENT)
         r = 0;
@@ -55,29 +55,6 @@ static int write_rules(
     free(old);
     deny_free(f);
     return r ? r : (int)found;
-}
-
-// A file of rules as it is in memory (may be NULL), with one more (may be NULL).
-static int copy_rules(const struct deny_file *from, const struct rec_deny_rule *add,
-    const char *name, struct deny_file **out, struct diag *d)
-{
-    struct rec_deny_rule *rules = calloc((from ? from->rec.rules.n : 0) + 1, sizeof *rules);
-    struct buf text = { 0 };
-    size_t n = 0;
-    int r = rules ? 0 : -ENOMEM;
-
-    for (size_t i = 0; rules && from && i < from->rec.rules.n; i++)
-        if (!add || strcmp(from->rec.rules.items[i].id, add->id) != 0)
-            rules[n++] = from->rec.rules.items[i];
-    if (rules && add)
-        rules[n++] = *add;
-    if (!r)
-        r = deny_write(rules, n, &text);
-    if (!r)
-        r = deny_read(text.data, text.len, name, out, d) ? -EINVAL : 0;
-    buf_fini(&text);
-    free(rules);
-    return r;
 }
 
 static int read_rules(const char *name, struct deny_file **out, struct diag *d)
@@ -113,18 +90,18 @@ static int renew_rules(struct batch *b, const struct rec_deny_rule *unsaved, str
     char path[LOADER_FILE_BYTES];
     int r = files && names ? 0 : -ENOMEM;
 
-    rules_file(b, path);
+    saver_rules_file(b->paths, path);
     for (size_t i = 0; i < others && !r; i++) {
         if (!strcmp(b->deny->names[i], path)) {
             own = b->deny->files[i];
             continue;
         }
-        r = copy_rules(b->deny->files[i], NULL, b->deny->names[i], &files[n], d);
+        r = deny_copy(b->deny->files[i], NULL, b->deny->names[i], &files[n], d);
         if (!r)
             names[n++] = b->deny->names[i];
     }
     if (!r)
-        r = unsaved ? copy_rules(own, unsaved, path, &files[n], d) : read_rules(path, &files[n], d);
+        r = unsaved ? deny_copy(own, unsaved, path, &files[n], d) : read_rules(path, &files[n], d);
     if (!r) {
         names[n++] = path;
         fresh = store_deny_new(files, names, n); // takes the files, come what may
@@ -143,12 +120,13 @@ static int renew_rules(struct batch *b, const struct rec_deny_rule *unsaved, str
 // The node's own file has no such rule; another file may.
 static int no_rule(const struct batch *b, const char *id, struct diag *d)
 {
-    for (size_t i = 0; i < b->deny->n_rules; i++)
-        if (!strcmp(b->deny->rules[i]->id, id)) {
-            diag_set(d, NULL,
-                "rule '%.40s' is not of this file: remove it where it stands and reload", id);
-            return -ENOENT;
-        }
+    for (size_t f = 0; f < b->deny->n; f++)
+        for (size_t i = 0; i < b->deny->files[f]->rec.rules.n; i++)
+            if (!strcmp(b->deny->files[f]->rec.rules.items[i].id, id)) {
+                diag_set(d, NULL, "rule '%.40s' stands in %s: remove it there and reload", id,
+                    b->deny->names[f]);
+                return -ENOENT;
+            }
     diag_set(d, NULL, "there is no rule '%.40s'", id);
     return -ENOENT;
 }
@@ -163,7 +141,7 @@ void saver_change_rule(struct batch *b, struct change *c)
                       &rule, &a, &d)
                 : 0;
 
-    rules_file(b, c->outcome.file);
+    saver_rules_file(b->paths, c->outcome.file);
     c->is_found = !r && put && rule.source && !strcmp(rule.source, "sweep");
     if (!r) {
         r = write_rules(b, put ? rule.id : c->record, put ? &rule : NULL, &d);

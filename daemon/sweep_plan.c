@@ -19,24 +19,27 @@ static uint64_t longer(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+// Who is late at its first look is left out; who once came back in time is said to hang, and denied
+// for good: on a machine that others load that takes patience.
 static uint64_t look_ms(const struct sweep *s, unsigned candidate)
 {
+    uint64_t ms;
+
     // Native is the first launch in every worker: it pays for what the library loads once.
     if (candidate == RACE_NATIVE)
         return longer(SWEEP_NATIVE_LOOK_MS, s->setup.look_deadline_min_ms);
-    return longer(s->setup.look_deadline_min_ms, ms_of(SWEEP_LOOK_FACTOR * s->space.best_look_us));
+    ms = longer(s->setup.look_deadline_min_ms, ms_of(SWEEP_LOOK_FACTOR * s->space.best_look_us));
+    return s->space.candidates[candidate].fate == SPACE_FRESH ? ms : SWEEP_ACCUSE_FACTOR * ms;
 }
 
 static uint64_t check_ms(const struct sweep *s, unsigned candidate)
 {
     if (candidate == RACE_NATIVE)
         return SWEEP_NATIVE_CHECK_MS;
-    return longer(
-        SWEEP_ACCUSE_FACTOR * look_ms(s, candidate), SWEEP_CHECK_FACTOR * s->first_check_ms);
+    return longer(look_ms(s, candidate), SWEEP_CHECK_FACTOR * s->first_check_ms);
 }
 
-// A round that is late accuses nobody; a candidate that is late alone, after it once came back in
-// time, is denied for good: on a machine that others load that takes patience.
+// A round that is late accuses nobody yet.
 static uint64_t round_ms(const struct sweep *s)
 {
     double us = 0;

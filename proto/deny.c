@@ -63,9 +63,6 @@ static int check_version(const struct rec_version_range *v, struct diag *d)
         diag_set(d, "versions", "'%.40s' is not a fact", v->fact);
     else if (!v->is && !v->min && !v->below)
         diag_set(d, "versions", "%s needs min, below or is", v->fact);
-    else if (v->min && v->below && version_compare(v->min, v->below) >= 0)
-        diag_set(d, "versions", "%s: no version is %.40s or more and below %.40s", v->fact, v->min,
-            v->below);
     else
         return 0;
     return DENY_E_REFUSED;
@@ -97,6 +94,20 @@ int deny_check(const struct rec_deny_rule *rule, struct diag *d)
     for (size_t i = 0; i < rule->dims.n && !r; i++)
         r = check_range(op, &rule->dims.items[i], d);
     return r;
+}
+
+int deny_check_new(const struct rec_deny_rule *rule, struct diag *d)
+{
+    for (size_t i = 0; i < rule->versions.n; i++) {
+        const struct rec_version_range *v = &rule->versions.items[i];
+
+        if (!v->min || !v->below || version_compare(v->min, v->below) < 0)
+            continue;
+        diag_set(d, "versions", "%s: no version is %.40s or more and below %.40s", v->fact, v->min,
+            v->below);
+        return DENY_E_REFUSED;
+    }
+    return deny_check(rule, d);
 }
 
 int deny_id(const struct rec_deny_rule *rule, char out[17])
@@ -215,4 +226,26 @@ bool deny_match(const struct rec_deny_rule *rule, const struct key *key,
     if (strcmp(rule->tactic, "null") != 0 && (!tactic || strcmp(rule->tactic, tactic) != 0))
         return false;
     return deny_bears(rule, key, fp);
+}
+
+int deny_copy(const struct deny_file *from, const struct rec_deny_rule *add, const char *name,
+    struct deny_file **out, struct diag *d)
+{
+    struct rec_deny_rule *rules = calloc((from ? from->rec.rules.n : 0) + 1, sizeof *rules);
+    struct buf text = { 0 };
+    size_t n = 0;
+    int r = rules ? 0 : -ENOMEM;
+
+    for (size_t i = 0; rules && from && i < from->rec.rules.n; i++)
+        if (!add || strcmp(from->rec.rules.items[i].id, add->id) != 0)
+            rules[n++] = from->rec.rules.items[i];
+    if (rules && add)
+        rules[n++] = *add;
+    if (!r)
+        r = deny_write(rules, n, &text);
+    if (!r)
+        r = deny_read(text.data, text.len, name, out, d) ? -EINVAL : 0;
+    buf_fini(&text);
+    free(rules);
+    return r;
 }

@@ -45,7 +45,7 @@ static const struct limit {
         "safe" },
     { "line_bytes", LINE_MAX_BYTES, "one line of a worker" },
     { "ladder_buckets", LADDER_MAX_BUCKETS, "buckets of a ladder" },
-    { "deny_rules", DENY_MAX_RULES, "deny rules of all files" },
+    { "deny_rules", DENY_MAX_RULES, "deny rules of one file" },
     { "recipe_problems", RECIPE_MAX_PROBLEMS, "problems of one layout of a recipe" },
 };
 

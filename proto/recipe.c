@@ -146,6 +146,9 @@ int recipe_read(const char *text, size_t len, const char *file, struct recipe **
     e = record_decode(&rec_type_recipe, text, len, RECORD_STRICT, &r->rec, &r->a, d);
     if (!e)
         e = check(r, d);
+    r->file = arena_copy(&r->a, file ? file : "", file ? strlen(file) : 0);
+    if (!e && !r->file)
+        e = -ENOMEM;
     if (e) {
         recipe_free(r);
         return e > 0 ? RECIPE_E_REFUSED : e;

@@ -13,6 +13,7 @@ struct recipe {
     struct arena a;
     struct rec_recipe rec;
     struct ladder ladder;
+    const char *file; // it was read from
 };
 
 enum { RECIPE_E_REFUSED = 1 };

@@ -224,6 +224,7 @@ def test_a_broken_deny_file_denies(build):
         def expect_blind(when):
             answer = d.lookup(key(16))
             expect(answer["kind"] == "miss" and answer["reason"] == "denied", f"served blindly {when}", answer)
+            expect("rules cannot be read" in answer["next"] and "command" not in answer, f"why not? {when}", answer)
             expect(d.lookup(key(64))["kind"] == "default", f"a default denies nothing {when}", d.lookup(key(64)))
             expect("line 1:" in refusals(d)[str(deny / "rules.json")], "not named", refusals(d))
         expect_blind("at start")
@@ -249,6 +250,12 @@ def test_a_broken_deny_file_denies(build):
         (d.dir / "site/other.json").write_bytes(table(key(128), tactic='{"id":5}'))
         d.tunectl("reload")
         expect(d.lookup(key(128))["kind"] == "hit", "the rules of before deny everything", d.lookup(key(128)))
+        # New rules beside it hold all the same.
+        (deny / "more.json").write_bytes(deny_file(rule('{"id":5}')))
+        expect(d.tunectl("reload")[0] == 1 and d.lookup(key(128))["reason"] == "denied", "a new rule was ignored")
+        expect(d.lookup(key(16))["reason"] == "denied", "the rules of before are gone")
+        (deny / "more.json").unlink()
+        expect(d.tunectl("reload")[0] == 1 and d.lookup(key(128))["kind"] == "hit", "a rule outlived its file")
         os.unlink(deny / "rules.json")
         expect(d.tunectl("reload")[0] == 0 and d.lookup(key(16))["kind"] == "hit", "removed, and still denied")
 
@@ -279,6 +286,14 @@ def test_a_reload_with_a_broken_file_keeps_the_old_content(build):
         expect(d.lookup(key(16))["kind"] == "miss" and str(path) in refusals(d), "from where?", d.lookup(key(16)))
         path.unlink()
         expect(d.tunectl("reload")[0] == 0 and refusals(d) == {}, "what is gone is still refused", refusals(d))
+        # Recipes, too.
+        recipe = d.dir / "site/recipes/toy.json"
+        recipe.parent.mkdir()
+        for text, refused, known in ((json.dumps(RECIPE), 0, True), ("{", 1, True), ("[]", 1, True), (None, 0, False)):
+            recipe.write_text(text) if text else recipe.unlink()
+            expect(d.tunectl("reload")[0] == refused, "not what a reload should find", text, refusals(d))
+            code, told, _ = d.tunectl("want", "--recipe", "toy", "--as", "cpu")
+            expect((code != 4) == known, "the recipe of before is gone", text, told)
 
 
 def test_directories_that_cannot_be_listed(build):

@@ -285,6 +285,30 @@ def toy(build, *scenario):
     return d
 
 
+def test_what_is_denied_wholly_is_not_swept(build):
+    """No sweep could find what may be served, and its default would take the place of what was learned."""
+    with Daemon(build).fake(*CLEAR) as d:
+        d.wait_ready()
+        d.tunectl("sweep", key(64), "--as", "cpu", "--wait")
+        hit = d.lookup(key(64))
+        _, told, _ = d.tunectl("deny", key(64), "null", "--reason", "a test")
+        miss = d.lookup(key(64))
+        expect(miss["reason"] == "denied" and miss["command"] == f"tunectl allow {told['id']}", "not the cure", miss)
+        expect(told["id"] in miss["next"] and "node.json" in miss["next"], "which rule?", miss)
+        expect(d.status()["queued"] == 0 and d.counter("sweeps_started") == 1, "it is swept", d.status()["sweeps"])
+        d.tunectl("allow", told["id"])
+        expect(hit["kind"] == "hit" and d.lookup(key(64)) == hit, "what was learned is gone", d.lookup(key(64)))
+        # A rule of the site is taken back where it stands.
+        rule = {"id": "x", "op": "matmul", "backend": "onednn", "tactic": None, "reason": "a test"}
+        (d.dir / "site/deny").mkdir()
+        (d.dir / "site/deny/all.json").write_text(json.dumps({"format": 1, "rules": [rule]}))
+        expect(d.tunectl("reload")[0] == 0, "the rule was refused", d.status()["refused"])
+        miss = d.lookup(key(64))
+        expect("site/deny/all.json" in miss["next"] and "command" not in miss, "the cure cannot help", miss)
+        _, _, err = d.tunectl("allow", "x")
+        expect("site/deny/all.json" in err, "where does it stand?", err)
+
+
 def test_a_reload_queues_a_new_recipe(build):
     with Daemon(build, options={"recipes": "toy"}).fake(*CLEAR) as d:
         d.wait_ready()
@@ -446,7 +470,8 @@ def test_who_waits_for_a_table_is_served_by_any_publication(build):
 if __name__ == "__main__":
     run([test_an_unseeded_problem_is_swept_by_itself, test_nothing_better_is_default,
          test_explain_names_file_and_line, test_explain_changes_nothing, test_waiting_ends_with_the_sweep,
-         test_waiting_is_for_ones_own, test_waiting_tells_why_nothing_is_swept, test_a_reload_queues_a_new_recipe,
+         test_waiting_is_for_ones_own, test_waiting_tells_why_nothing_is_swept, test_what_is_denied_wholly_is_not_swept,
+          test_a_reload_queues_a_new_recipe,
          test_loose_tokens_are_mapped, test_a_recipe_is_swept_to_its_own_file,
          test_old_entries_are_swept_again, test_a_recipe_that_grew_is_swept_for_what_is_missing,
          test_a_server_fetches_the_table_it_wanted, test_who_waits_for_a_table_is_served_by_any_publication])
