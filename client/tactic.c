@@ -261,25 +261,25 @@ int tactic_fingerprint_detect(struct tactic *t)
 static int state_fact(struct tactic *t, const char *name, const char *value)
 {
     enum fact fact = name ? fact_named(name) : FACT_COUNT;
-    struct fingerprint checked;
+    struct fingerprint stated, checked;
     struct rec_fingerprint rec;
     struct diag d = { 0 };
 
     if (fact == FACT_COUNT)
         return tactic_fail(t, TACTIC_E_ARGUMENT, "there is no fact '%.60s'", name ? name : "");
-    t->is_stated &= ~bit(fact);
-    if (!value)
+    if (!value) {
+        t->is_stated &= ~bit(fact);
         return 0;
+    }
     if (strlen(value) >= FACT_VALUE_BYTES)
         return tactic_fail(
             t, TACTIC_E_ARGUMENT, "%s: longer than %d bytes", name, FACT_VALUE_BYTES - 1);
-    memset(t->stated.value[fact], 0, FACT_VALUE_BYTES);
-    memcpy(t->stated.value[fact], value, strlen(value));
-    fingerprint_to(&t->stated, &rec);
-    if (fingerprint_from(&rec, &checked, &d)) {
-        t->stated.value[fact][0] = '\0';
+    stated = t->stated; // what was stated before stands if this will not do
+    memset(stated.value[fact], 0, FACT_VALUE_BYTES);
+    memcpy(stated.value[fact], value, strlen(value));
+    fingerprint_to(&stated, &rec);
+    if (fingerprint_from(&rec, &checked, &d))
         return tactic_fail(t, TACTIC_E_ARGUMENT, "%s: %s", d.field, d.sentence);
-    }
     t->stated = checked; // words that mean unknown are empty now
     t->is_stated |= bit(fact);
     return 0;

@@ -262,8 +262,8 @@ int tactic_lease(struct tactic *t, const char *const *devices, size_t n, uint64_
 // Reads the layers' tables and deny rules from disk, so that lookups on this handle are answered
 // from them while the daemon is away, by the same rules of precedence (see TACTIC_LEARNED_FIRST).
 // Rules that this user cannot read deny everything: no tactic is answered then, and the log says
-// why. Blocks on the disk without a deadline: call it before you start, if at all. May be called
-// again. Never writes.
+// why. Blocks on the disk without a deadline: call it before you start, if at all. What changes
+// there afterwards, also a new deny rule, is not seen before it is called again. Never writes.
 int tactic_fallback_load(struct tactic *t);
 
 #pragma GCC visibility pop

@@ -13,6 +13,7 @@
 #include "daemon/store.h"
 
 #define HANDLERS_MAX_WAITERS 256   // watch and table requests that wait; more are answered BUSY
+#define HANDLERS_MAX_PEER    8     // of them from one connection
 #define HANDLERS_MAX_WAIT_MS 60000 // longest wait a client may ask for
 #define HANDLERS_MAX_KEYS    512   // problems in one want or sweep by keys
 

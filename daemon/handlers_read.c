@@ -134,14 +134,27 @@ static void rearm(struct handlers *h)
     h->hooks.wake(h->hooks.ctx, at);
 }
 
+// A connection that closed is not seen: what it left behind waits for its time to be over.
+static unsigned waiters_of(const struct handlers *h, const struct server_peer *peer)
+{
+    unsigned n = 0;
+
+    for (const struct waiter *w = h->waiters; w; w = w->next)
+        n += w->peer.door == peer->door && w->peer.routing_len == peer->routing_len &&
+             !memcmp(w->peer.routing, peer->routing, peer->routing_len);
+    return n;
+}
+
 static void wait_for(struct call *c, uint64_t wait_ms, uint64_t since, const char *recipe,
     const char *layout, bool confirmed)
 {
     struct handlers *h = c->h;
     struct waiter *w;
 
-    if (h->n_waiters >= HANDLERS_MAX_WAITERS) {
-        call_trouble(c, STATUS_BUSY, NULL, "%d requests wait already", HANDLERS_MAX_WAITERS);
+    if (h->n_waiters >= HANDLERS_MAX_WAITERS ||
+        waiters_of(h, &c->request->peer) >= HANDLERS_MAX_PEER) {
+        call_trouble(c, STATUS_BUSY, NULL, "%d requests wait already, or %d of this connection",
+            HANDLERS_MAX_WAITERS, HANDLERS_MAX_PEER);
         return;
     }
     w = calloc(1, sizeof *w);

@@ -33,7 +33,7 @@ static bool has_answer(struct store *store, struct store_asker *asker, const str
     char text[KEY_MAX_BYTES];
 
     store_find(store, asker, text, key_print(key, text), &found);
-    return found.kind != KIND_MISS && found.entry->state == ENTRY_CONFIRMED;
+    return generation_settles(store_generation(store), &found);
 }
 
 static void wish_for(struct call *c, const struct wish *w, const struct key *key, const char *model,
@@ -317,8 +317,7 @@ void on_deny(struct call *c)
         return;
     }
     rule.id = id;
-    if (!rule.source)
-        rule.source = "admin";
+    rule.source = "admin"; // "sweep" is ours to say
     p = pend(c, id);
     if (p)
         unqueued(c, p, saver_put_rule(c->h->saver, &rule, on_denied, p));

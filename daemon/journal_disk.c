@@ -98,14 +98,14 @@ struct found {
 // Does it end with the line that only a finished sweep writes?
 static int look_at(struct found *f)
 {
-    int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW), r;
+    int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), r; // a FIFO would wait
     size_t len, whole, line;
     struct stat st;
     char *tail;
 
     if (fd < 0)
         return -errno;
-    r = fstat(fd, &st) < 0 ? -errno : 0;
+    r = fstat(fd, &st) < 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
     f->bytes = r ? 0 : (uint64_t)st.st_size;
     f->mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
     len = f->bytes < JOURNAL_TAIL_BYTES ? f->bytes : JOURNAL_TAIL_BYTES;

@@ -3,9 +3,11 @@
 // bad configuration, 3 = another daemon owns these directories.
 #include <errno.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "daemon/config.h"
@@ -46,6 +48,17 @@ static int load(struct config *config, const char *file, bool named)
     return r;
 }
 
+// libzmq aborts when a connection finds no descriptor left: as many as there may be.
+static void raise_files(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static int run(const struct config *config)
 {
     struct diag d = { 0 };
@@ -53,6 +66,7 @@ static int run(const struct config *config)
     int r;
 
     umask(0022);
+    raise_files();
     log_init();
     log_set_level((enum log_level)config->daemon.log_level);
     r = daemon_new(config, &daemon, &d);
@@ -106,6 +120,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "tacticd: '%s' is not an option\n%s", argv[optind], usage);
         return EXIT_USAGE;
     }
+    signal(
+        SIGHUP, SIG_IGN); // a reload may be asked for before the loop hears it; all is read anyway
     if (load(&config, file, named))
         return EXIT_USAGE;
     status = check ? EXIT_SUCCESS : run(&config);

@@ -119,13 +119,16 @@ static void on_work(uv_work_t *work)
 {
     struct saver *s = work->data;
     struct batch *b = s->batch;
+    const struct change *last = NULL;
     int r = 0;
 
     for (size_t i = 0; b->before && i < b->before->n_tables && !r; i++)
         r = saver_batch_add(b, b->before->tables[i], false);
-    for (struct change *c = b->changes; c; c = c->next) {
+    for (struct change *c = b->changes; c; last = c, c = c->next) {
         if (r)
             saver_fault(c, r, NULL);
+        else if (last && last->kind == CHANGE_RELOAD && c->kind == CHANGE_RELOAD)
+            c->outcome = last->outcome; // nothing was asked in between: one reading is enough
         else
             apply(b, c);
     }
@@ -228,13 +231,22 @@ static void on_worked(uv_work_t *work, int status)
     start(s);
 }
 
-// Takes at most SAVER_MAX_BATCH changes off the queue.
+static bool is_rule(const struct change *c)
+{
+    return c->kind == CHANGE_PUT_RULE || c->kind == CHANGE_DROP_RULE;
+}
+
+// Takes at most SAVER_MAX_BATCH changes off the queue. A rule comes alone with its kind: how many
+// entries it took out of service is told, and seen from what was served before.
 static struct change *take_batch(struct saver *s)
 {
     struct change *first = s->first, **end = &s->first;
+    bool has_rule = false;
 
-    for (int i = 0; i < SAVER_MAX_BATCH && *end; i++)
+    for (int i = 0; i < SAVER_MAX_BATCH && *end && !(has_rule && is_rule(*end)); i++) {
+        has_rule = has_rule || is_rule(*end);
         end = &(*end)->next;
+    }
     s->first = *end;
     *end = NULL;
     if (!s->first)
@@ -244,8 +256,7 @@ static struct change *take_batch(struct saver *s)
 
 static bool has_rules(const struct change *c)
 {
-    while (
-        c && c->kind != CHANGE_PUT_RULE && c->kind != CHANGE_DROP_RULE && c->kind != CHANGE_RELOAD)
+    while (c && !is_rule(c) && c->kind != CHANGE_RELOAD)
         c = c->next;
     return c != NULL;
 }
@@ -259,6 +270,26 @@ static void add_kept(struct saver *s, struct change **changes)
     s->pending += s->n_kept;
     s->kept = NULL;
     s->n_kept = 0;
+}
+
+// A rule in memory only that is dropped now is not tried again.
+static void drop_kept(struct saver *s, const struct change *changes)
+{
+    for (; changes; changes = changes->next) {
+        struct change **at = &s->kept, *c;
+        char id[80];
+
+        snprintf(id, sizeof id, "\"id\":\"%.64s\"", changes->record);
+        while (changes->kind == CHANGE_DROP_RULE && (c = *at)) {
+            if (!strstr(c->record, id)) {
+                at = &c->next;
+                continue;
+            }
+            *at = c->next;
+            s->n_kept--;
+            change_free(c);
+        }
+    }
 }
 
 static void free_kept(struct saver *s)
@@ -298,6 +329,7 @@ static void start(struct saver *s)
     b->deny = b->before ? b->before->deny : NULL;
     b->learned_first = s->learned_first;
     b->changes = take_batch(s);
+    drop_kept(s, b->changes);
     if (has_rules(b->changes))
         add_kept(s, &b->changes);
     s->batch = b;

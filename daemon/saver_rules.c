@@ -14,6 +14,22 @@ void saver_rules_file(const struct loader_paths *paths, char out[LOADER_FILE_BYT
     snprintf(out, LOADER_FILE_BYTES, "%s/node.json", paths->deny_dir);
 }
 
+// What cannot be read back is not written: it would deny everything at the next start.
+static int check_rules(const struct buf *text, const char *path, struct diag *d)
+{
+    struct deny_file *f = NULL;
+    int r = 0;
+
+    if (text->len > FILES_MAX_BYTES) {
+        diag_set(d, NULL, "the file would be larger than %u bytes", FILES_MAX_BYTES);
+        r = -EFBIG;
+    } else if (deny_read(text->data, text->len, path, &f, d)) {
+        r = -EINVAL;
+    }
+    deny_free(f);
+    return r;
+}
+
 // The node's own rules without rule `id`, with `add` behind them (may be NULL). Returns how many
 // were found under that id, or -errno.
 static int write_rules(
@@ -40,12 +56,16 @@ static int write_rules(
         else
             rules[n++] = f->rec.rules.items[i];
     }
-    if (!r && add && n >= DENY_MAX_RULES)
+    if (!r && add && n >= DENY_MAX_RULES) {
+        diag_set(d, NULL, "the file holds %d rules, as many as it may", DENY_MAX_RULES);
         r = -ENOSPC;
+    }
     if (!r && rules && add)
         rules[n++] = *add;
     if (!r)
         r = rules ? deny_write(rules, n, &text) : -ENOMEM;
+    if (!r)
+        r = check_rules(&text, path, d);
     if (!r)
         r = files_mkdirs(b->paths->deny_dir);
     if (!r)
@@ -63,6 +83,8 @@ static int read_rules(const char *name, struct deny_file **out, struct diag *d)
     size_t len;
     int r = files_read(name, &text, &len, d);
 
+    if (r == -ENOENT)
+        return deny_copy(NULL, NULL, name, out, d);
     if (!r)
         r = deny_read(text, len, name, out, d) ? -EINVAL : 0;
     free(text);
@@ -117,12 +139,17 @@ static int renew_rules(struct batch *b, const struct rec_deny_rule *unsaved, str
     return r;
 }
 
-// The node's own file has no such rule; another file may.
-static int no_rule(const struct batch *b, const char *id, struct diag *d)
+// The node's own file has no such rule. It may have been in memory only, or stand in another file.
+static int no_rule(struct batch *b, const char *id, struct diag *d)
 {
+    char own[LOADER_FILE_BYTES];
+
+    saver_rules_file(b->paths, own);
     for (size_t f = 0; f < b->deny->n; f++)
         for (size_t i = 0; i < b->deny->files[f]->rec.rules.n; i++)
             if (!strcmp(b->deny->files[f]->rec.rules.items[i].id, id)) {
+                if (!strcmp(b->deny->names[f], own))
+                    return renew_rules(b, NULL, d);
                 diag_set(d, NULL, "rule '%.40s' stands in %s: remove it there and reload", id,
                     b->deny->names[f]);
                 return -ENOENT;

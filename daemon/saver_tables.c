@@ -18,12 +18,27 @@ static size_t batch_find(const struct batch *b, const char *file)
     return b->n;
 }
 
+// A copy of a table.
+static int copy_table(const struct table *t, const char *path, struct table **out, struct diag *d)
+{
+    struct buf text = { 0 };
+    size_t len;
+    char *taken;
+    int r = table_write(&t->header, t, NULL, 0, NULL, 0, &text);
+
+    taken = r ? NULL : buf_take(&text, &len);
+    if (!r)
+        r = !taken ? -ENOMEM : table_read(taken, len, path, out, d) ? -EINVAL : 0;
+    buf_fini(&text);
+    return r;
+}
+
 // Reads the table that a change builds on. Absent is fine (NULL); refused is set aside so that
-// nothing stored is lost, and said.
+// nothing stored is lost, and said: what is served of it, as it was before, is the base then.
 static int base_table(struct batch *b, const char *path, struct table **out, struct diag *d)
 {
     char *text, aside[SAVER_ASIDE_BYTES];
-    size_t len;
+    size_t len, at;
     int r;
 
     *out = NULL;
@@ -38,7 +53,29 @@ static int base_table(struct batch *b, const char *path, struct table **out, str
     if (!r)
         snprintf(b->warning, sizeof b->warning, "%s was refused (%s); it stands as %s now", path,
             d->sentence, aside);
-    return r;
+    at = batch_find(b, path);
+    return r || at == b->n ? r : copy_table(b->tables[at]->table, path, out, d);
+}
+
+// What cannot be read back is not written: it would be refused, with all that is in it.
+static int check_table(const struct buf *text, const char *path, struct diag *d)
+{
+    struct table *t = NULL;
+    char *copy;
+    int r;
+
+    if (text->len > FILES_MAX_BYTES) {
+        diag_set(d, NULL, "the table would be larger than %u bytes", FILES_MAX_BYTES);
+        return -EFBIG;
+    }
+    copy = malloc(text->len + 1);
+    if (!copy)
+        return -ENOMEM;
+    memcpy(copy, text->data, text->len);
+    copy[text->len] = '\0';
+    r = table_read(copy, text->len, path, &t, d);
+    table_free(t);
+    return r > 0 ? -EINVAL : r;
 }
 
 // Writes a table's new text and puts it in place of the old one.
@@ -47,8 +84,10 @@ static int replace_table(
 {
     struct store_table *t;
     size_t at;
-    int r = files_mkdirs(loader_dir(b->paths, layer));
+    int r = check_table(text, path, d);
 
+    if (!r)
+        r = files_mkdirs(loader_dir(b->paths, layer));
     if (!r)
         r = files_write(path, text->data, text->len, d);
     if (r)

@@ -93,9 +93,9 @@ static const char *take_apart(struct gate *g, struct frames *f, struct server_re
 
     memset(out, 0, sizeof *out);
     out->peer.door = g->door;
+    if (zmq_msg_size(&f->frame[0]) > SERVER_PEER_BYTES)
+        return "a routing id that is too long"; // of the peer's own choice; it is not answered
     out->peer.routing_len = (uint8_t)zmq_msg_size(&f->frame[0]);
-    if (out->peer.routing_len > SERVER_PEER_BYTES)
-        return "a routing id that is too long";
     memcpy(out->peer.routing, zmq_msg_data(&f->frame[0]), out->peer.routing_len);
     if (f->n < 2 || zmq_msg_size(&f->frame[1]) != WIRE_ASK_BYTES)
         return "the header frame must have 16 bytes";

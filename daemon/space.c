@@ -43,6 +43,12 @@ int space_take(struct space *s, const struct rec_opened *opened, struct diag *d)
             d, "candidates", "%zu are listed; it must be 1 to %d", opened->candidates.n, SPACE_MAX);
         return SPACE_E_BAD;
     }
+    for (size_t i = 1; i < opened->candidates.n; i++)
+        if (!strcmp(opened->candidates.items[i].tactic, "null")) {
+            diag_set(d, "candidates",
+                "%zu has no tactic: only the library's own pick, the first, has none", i);
+            return SPACE_E_BAD;
+        }
     s->candidates = arena_take(&s->arena, opened->candidates.n * sizeof *s->candidates);
     s->digest = copy(s, opened->space_digest);
     s->method = copy(s, opened->method);

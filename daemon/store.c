@@ -440,6 +440,7 @@ struct generation *generation_build(struct store_table *const *tables, size_t n,
     g->number = number;
     g->n_tables = n;
     g->deny = deny;
+    g->learned_first = learned_first;
     g->tables = calloc(n + 1, sizeof *g->tables);
     g->index = b.x = calloc(1, sizeof *g->index);
     if (g->tables && g->index && sort_tables(g, tables, learned_first) && build_index(&b))
@@ -455,6 +456,13 @@ void generation_own(struct generation *g)
     for (size_t i = 0; i < g->n_tables; i++)
         store_table_ref(g->tables[i]);
     store_deny_ref(g->deny);
+}
+
+bool generation_settles(const struct generation *g, const struct store_answer *a)
+{
+    return a->kind != KIND_MISS &&
+           (a->entry->state == ENTRY_CONFIRMED || layer_rank(a->table->layer, g->learned_first) <
+                                                      layer_rank(LAYER_LEARNED, g->learned_first));
 }
 
 struct generation *generation_free(struct generation *g)

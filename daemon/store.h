@@ -64,6 +64,7 @@ struct generation {
     struct store_deny *deny;
     size_t n_entries, n_denied;
     struct store_index *index;
+    bool learned_first;
 };
 // Builds a generation from borrowed tables and rules, taking no references: call generation_own on
 // the loop before publishing. Safe in the thread pool. `learned_first` lets the learned layer
@@ -72,6 +73,10 @@ struct generation *generation_build(struct store_table *const *tables, size_t n,
     struct store_deny *deny, uint64_t number, bool learned_first);
 void generation_own(struct generation *g);
 struct generation *generation_free(struct generation *g);
+struct store_answer;
+// Would another sweep change nothing? The answer is confirmed, or of a layer that goes before what
+// is learned.
+bool generation_settles(const struct generation *g, const struct store_answer *a);
 
 struct store;
 struct store *store_new(uint32_t max_fingerprints);

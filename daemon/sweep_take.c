@@ -267,7 +267,7 @@ void sweep_act_take_check(struct sweep *s, const struct sweep_event *e)
         return;
     c = &s->space.candidates[s->hand];
     take_evidence(c, checked);
-    if (checked->ok && c->max_error > c->error_limit) {
+    if (checked->ok && !(c->max_error >= 0 && c->max_error <= c->error_limit)) { // not NaN either
         lie_about(s, "the worker calls an error of %g right, where at most %g is", c->max_error,
             c->error_limit);
         return;

@@ -92,7 +92,7 @@ struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint3
     while ((item = queue_pick(s->queue, sections, now))) {
         bool known = !item->forced && item->class != QUEUE_REVALIDATION && !item->again &&
                      sweeps_served(s, item->section, item->key, &served) &&
-                     served.entry->state == ENTRY_CONFIRMED;
+                     generation_settles(store_generation(s->store), &served);
 
         if (!known)
             return item;
@@ -114,7 +114,7 @@ static void queue_one(struct sweeps *s, uint32_t section, const struct key *key,
 
     key_print(key, text);
     if (class != QUEUE_REVALIDATION && sweeps_served(s, section, text, &served) &&
-        served.entry->state == ENTRY_CONFIRMED)
+        generation_settles(store_generation(s->store), &served))
         return;
     queue_add(s->queue, &ask, uv_now(s->loop), NULL);
 }

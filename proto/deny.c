@@ -139,8 +139,8 @@ static int check_rule(const struct deny_file *f, size_t at, struct diag *d)
     return r;
 }
 
-int deny_read(
-    const char *text, size_t len, const char *file, struct deny_file **out, struct diag *d)
+static int read_file(const char *text, size_t len, const char *file, size_t max_rules,
+    struct deny_file **out, struct diag *d)
 {
     struct deny_file *f = calloc(1, sizeof *f);
     int r;
@@ -154,8 +154,8 @@ int deny_read(
         diag_set(d, "format", "is %llu; this program reads 1", (unsigned long long)f->rec.format);
         r = DENY_E_REFUSED;
     }
-    if (!r && f->rec.rules.n > DENY_MAX_RULES) {
-        diag_set(d, "rules", "more than %d rules", DENY_MAX_RULES);
+    if (!r && f->rec.rules.n > max_rules) {
+        diag_set(d, "rules", "more than %zu rules", max_rules);
         r = DENY_E_REFUSED;
     }
     for (size_t i = 0; i < f->rec.rules.n && !r; i++)
@@ -166,6 +166,12 @@ int deny_read(
     }
     *out = f;
     return 0;
+}
+
+int deny_read(
+    const char *text, size_t len, const char *file, struct deny_file **out, struct diag *d)
+{
+    return read_file(text, len, file, DENY_MAX_RULES, out, d);
 }
 
 int deny_write(const struct rec_deny_rule *rules, size_t n, struct buf *out)
@@ -244,7 +250,7 @@ int deny_copy(const struct deny_file *from, const struct rec_deny_rule *add, con
     if (!r)
         r = deny_write(rules, n, &text);
     if (!r)
-        r = deny_read(text.data, text.len, name, out, d) ? -EINVAL : 0;
+        r = read_file(text.data, text.len, name, SIZE_MAX, out, d) ? -EINVAL : 0;
     buf_fini(&text);
     free(rules);
     return r;

@@ -23,7 +23,8 @@ struct deny_file *deny_free(struct deny_file *f);
 // One rule a line, in id order. Returns 0 or what record_encode returns.
 int deny_write(const struct rec_deny_rule *rules, size_t n, struct buf *out);
 // A copy of a file's rules (`from` NULL = none), with one more (NULL = none; it replaces the one of
-// its id). Returns 0, -EINVAL with `d` filled, or -ENOMEM.
+// its id); no file is written, so DENY_MAX_RULES does not bound it. Returns 0, -EINVAL with `d`
+// filled, or -ENOMEM.
 int deny_copy(const struct deny_file *from, const struct rec_deny_rule *add, const char *file,
     struct deny_file **out, struct diag *d);
 // Checks op, backend, facts and dimensions by name, and that each condition can do something.

@@ -49,6 +49,8 @@ void table_file_name(
     struct name name = { .text = out };
     char tail[NAME_TAIL_BYTES] = ".json";
 
+    if (header->model[0] == '.')
+        name_add(&name, "_"); // or it would be a hidden file, which is not read
     name_add(&name, header->model);
     if (op && !strcmp(header->model, TABLE_ADHOC)) {
         name_add(&name, ",");

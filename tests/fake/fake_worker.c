@@ -14,11 +14,11 @@
 //   once=FILE           misbehave only while FILE does not exist; the first fault creates it
 // Events: hello open look check run close. Behaviours:
 //   crash:SIGNAL exit:STATUS hang ignore (hang, deaf to SIGTERM) spin
-//   fail:WORDS (look, check, run)   refuse:unsupported|memory (open)   lie, nan, unsteady (check)
-//   slow:FACTOR (look, run)   disturbed:FACTOR (look; slow because of others)   foreign (run) twice
-//   (the last look's answer once more) say:TEXT (this line instead of the answer, then hang)
-//   garbage   oversize stdout:TEXT flood:LINES grow:BYTES fork:FILE (a child that ignores signals;
-//   FILE gets its pid)
+//   fail:WORDS (look, check, run)   refuse:unsupported|memory (open)   lie, nan, unsteady, blind
+//   (check) slow:FACTOR (look, run)   disturbed:FACTOR (look; slow because of others)   foreign
+//   (run) twice (the last look's answer once more) say:TEXT (this line instead of the answer, then
+//   hang) garbage   oversize stdout:TEXT flood:LINES grow:BYTES fork:FILE (a child that ignores
+//   signals; FILE gets its pid)
 // WHEN counts this event for this candidate: 3, 3- or 3-5; without it always.
 #include <errno.h>
 #include <math.h>
@@ -445,7 +445,9 @@ static int fake_check(void *self, size_t i, struct verify_result *out, struct di
     if (is(o, "fail"))
         return fail(o, d);
     out->ok = !is(o, "lie") && !is(o, "nan");
-    out->max_error = is(o, "nan") ? NAN : is(o, "lie") ? 0.5 : 1e-6 * (double)(i + 1);
+    out->max_error = is(o, "nan") || is(o, "blind") ? NAN
+                     : is(o, "lie")                 ? 0.5
+                                                    : 1e-6 * (double)(i + 1);
     out->limit = 1e-3;
     out->repeatable = !is(o, "unsteady");
     if (!out->ok)

@@ -406,6 +406,20 @@ def test_garbage_costs_its_sender_only(build):
         expect(grown < 16384 * slack(build), f"{grown} KiB were kept", kinds)
 
 
+def test_a_name_of_ones_own_choice_hurts_nobody(build):
+    """A peer may name itself, in up to 255 bytes; what we could not answer by is not answered."""
+    with Daemon(build).fake(*CLEAR) as d:
+        d.wait_ready()
+        for size in (1, 16, 17, 100, 255):
+            with Wire(d.dir / "run/lookup.sock") as named:
+                named.shake_hands(bytes(range(1, size + 1)))
+                named.send(message(b"x" * 16, bytes(8), b"", b"{}"))
+                named.send(message(b"short"))
+                if size <= 16:
+                    expect(named.read(), "no answer")
+        expect(d.lookup(key(64))["kind"] == "miss", "the daemon is gone")
+
+
 def test_who_does_not_listen_hurts_nobody(build):
     with Daemon(build).fake(*CLEAR) as d:
         answer = knows_one(d)
@@ -557,6 +571,7 @@ if __name__ == "__main__":
          test_the_control_door_is_for_its_group, test_stopping_takes_all_along,
          test_stopping_ends_what_is_under_way, test_the_service_manager_is_told,
          test_check_finds_faults_and_starts_nothing, test_garbage_costs_its_sender_only,
+         test_a_name_of_ones_own_choice_hurts_nobody,
          test_who_does_not_listen_hurts_nobody,
          test_a_client_has_so_many_replies_waiting_and_no_more, test_512_clients_at_once,
          test_the_loop_is_never_busy_for_long,

@@ -213,6 +213,14 @@ def test_wrong_output_never_wins(build):
             expect(expect_denied_at == [1], "not checked at another bucket", expect_denied_at)
 
 
+def test_a_check_without_evidence_is_no_check(build):
+    with Daemon(build).fake(*CLEAR, "check.1=blind") as d:
+        d.wait_ready()
+        d.lookup(PROBLEM)
+        d.wait_for(lambda: d.counter("sweeps_failed") > 0, 20, "the sweep's end")
+        expect(d.lookup(PROBLEM)["kind"] == "miss", "served unchecked", d.lookup(PROBLEM))
+
+
 def test_output_that_differs_from_run_to_run_is_said(build):
     with faulty(build, "check.1=unsteady") as d:
         expect(expect_winner(d, raced=6)["repeatable"] is False, "not said")
@@ -379,6 +387,7 @@ if __name__ == "__main__":
          test_a_slow_candidate_costs_one_deadline, test_a_disturbed_look_drops_nobody,
          test_what_was_hopeless_is_not_looked_at_again_at_larger_buckets,
          test_candidates_that_hang_in_a_round_or_a_check, test_wrong_output_never_wins,
+         test_a_check_without_evidence_is_no_check,
          test_output_that_differs_from_run_to_run_is_said, test_candidates_that_the_library_refuses,
          test_a_candidate_that_takes_all_memory, test_floods_on_stdout_and_stderr,
          test_words_on_stdout_are_no_words_to_the_daemon, test_liars_are_not_believed, test_a_liar_that_mends_its_ways,

@@ -17,7 +17,7 @@ import time
 
 from harness import Daemon, Skip, expect, key, run, slack
 from loop import RECIPE
-from wire import Manager, Probe
+from wire import Client, Manager, Probe
 
 CLEAR = ("times=100,80,120,101,150,95", "jitter=0.002")
 FACTS = {"device": "cpu:fake", "isa": "avx2", "threads": "2", "onednn": "2.6.3"}
@@ -484,8 +484,69 @@ def test_a_learned_table_that_broke_is_set_aside(build):
         aside = path.with_name(path.name + ".refused-1")
         expect(aside.read_bytes() == whole[:-9], "what stood there is lost")
         expect(re.search(r"warning table file set aside.*refused-1", d.log()), "not said", d.log()[-1500:])
-        expect(key(64).encode() in path.read_bytes() and key(16).encode() not in path.read_bytes(), "odd")
+        expect(key(64).encode() in path.read_bytes() and key(16).encode() in path.read_bytes(), "what was served is lost")
         expect(d.tunectl("reload")[0] == 0, "refused", refusals(d))
+
+
+def test_what_could_not_be_read_back_is_not_written(build):
+    d = quiet(build)
+    with d:
+        d.wait_ready()
+        deep = json.dumps({"a": 1})
+        for _ in range(21):
+            deep = f'{{"a":{deep}}}'
+        code, told, _ = d.tunectl("deny", key(8), deep, "--reason", "deeper than a file may be")
+        expect(code == 4, "taken", told)
+        code, told, _ = d.tunectl("deny", key(8), '{"id":1}', "--reason", "a test")
+        expect(code == 0, "one bad rule spoils the next", told)
+        pinned = 0
+        for m in range(1, 19):
+            code, told, _ = d.tunectl("pin", key(m), '{"id":2}', "--as", "cpu", "--note", "x" * 100000)
+            pinned += code == 0
+        expect(pinned == 18, "a small table was refused", pinned)
+        big = Client(d.dir / "run/control/sock").hello()
+        refused = [m for m in range(101, 120)
+                   if big.ask("pin", {"key": key(m), "tactic": {"id": 3}, "note": "y" * 1000000}).status != "OK"]
+        expect(refused, "17 MB are no table")
+        expect(d.lookup(key(1))["kind"] == "hit" and d.lookup(key(101))["kind"] == "hit", "pins are gone", d.log()[-900:])
+        d.restart()
+        d.wait_ready()
+        expect(refusals(d) == {} and d.status()["denied"] == 1, "a file is refused", refusals(d))
+        expect(d.lookup(key(1))["kind"] == "hit" and d.lookup(key(101))["kind"] == "hit", "pins are gone")
+
+
+def test_unpinning_from_a_torn_table_loses_nothing(build):
+    d = quiet(build)
+    with d:
+        d.wait_ready()
+        for m in (1, 2, 3):
+            d.tunectl("pin", key(m), '{"id":2}', "--as", "cpu")
+        path = pathlib.Path(d.lookup(key(1))["file"])
+        path.write_bytes(path.read_bytes()[:-20])
+        expect(d.tunectl("reload")[0] == 1, "torn, and taken")
+        expect(d.tunectl("unpin", key(2))[0] == 0, "not unpinned")
+        expect([d.lookup(key(m))["kind"] for m in (1, 2, 3)] == ["hit", "miss", "hit"], "pins are gone", d.log()[-900:])
+
+
+def test_a_model_with_a_dot_keeps_its_tables(build):
+    d = writer(build)
+    (d.dir / "packaged/recipes").mkdir()
+    (d.dir / "packaged/recipes/dot.json").write_text(json.dumps({**RECIPE, "model": ".dot"}))
+    with d:
+        d.wait_ready()
+        expect(d.tunectl("sweep", "--recipe", ".dot", "--as", "cpu", "--wait", timeout=60)[0] == 0, "not swept")
+        before = d.status()["entries"]
+        d.restart()
+        d.wait_ready()
+        expect(d.status()["entries"] == before > 0, "the table is gone", d.status())
+
+
+def test_a_fifo_among_the_journals(build):
+    d = writer(build)
+    (d.dir / "state/journal").mkdir(parents=True, exist_ok=True)
+    os.mkfifo(d.dir / "state/journal/20260101T000000Z-00000000.jsonl")
+    with d:
+        knows_one(d)
 
 
 if __name__ == "__main__":
@@ -493,4 +554,6 @@ if __name__ == "__main__":
          test_a_reload_with_a_broken_file_keeps_the_old_content, test_directories_that_cannot_be_listed,
          test_missing_folders_and_files_in_their_place,
          test_a_state_directory_that_is_read_only, test_a_file_in_place_of_the_tables_directory, test_a_full_disk,
-         test_a_learned_table_that_broke_is_set_aside])
+         test_a_learned_table_that_broke_is_set_aside, test_what_could_not_be_read_back_is_not_written,
+         test_unpinning_from_a_torn_table_loses_nothing, test_a_model_with_a_dot_keeps_its_tables,
+         test_a_fifo_among_the_journals])

@@ -309,6 +309,17 @@ def test_what_is_denied_wholly_is_not_swept(build):
         expect("site/deny/all.json" in err, "where does it stand?", err)
 
 
+def test_what_is_pinned_is_not_swept(build):
+    with Daemon(build).fake(*CLEAR) as d:
+        d.wait_ready()
+        d.tunectl("pin", key(64), '{"id":3}', "--as", "cpu")
+        for _ in range(2):
+            _, told, _ = d.tunectl("want", key(64), "--as", "cpu")
+            expect((told["known"], told["queued"]) == (1, 0), "swept, though it would not be served", told)
+        expect(d.tunectl("sweep", key(64), "--as", "cpu", "--force", "--wait")[0] == 0, "force does")
+        expect(d.counter("sweeps_started") == 1, "odd", d.counter("sweeps_started"))
+
+
 def test_a_reload_queues_a_new_recipe(build):
     with Daemon(build, options={"recipes": "toy"}).fake(*CLEAR) as d:
         d.wait_ready()
@@ -470,7 +481,7 @@ def test_who_waits_for_a_table_is_served_by_any_publication(build):
 if __name__ == "__main__":
     run([test_an_unseeded_problem_is_swept_by_itself, test_nothing_better_is_default,
          test_explain_names_file_and_line, test_explain_changes_nothing, test_waiting_ends_with_the_sweep,
-         test_waiting_is_for_ones_own, test_waiting_tells_why_nothing_is_swept, test_what_is_denied_wholly_is_not_swept,
+         test_waiting_is_for_ones_own, test_waiting_tells_why_nothing_is_swept, test_what_is_denied_wholly_is_not_swept, test_what_is_pinned_is_not_swept,
           test_a_reload_queues_a_new_recipe,
          test_loose_tokens_are_mapped, test_a_recipe_is_swept_to_its_own_file,
          test_old_entries_are_swept_again, test_a_recipe_that_grew_is_swept_for_what_is_missing,

@@ -90,10 +90,10 @@ class Wire:
         taken, self.buffer = self.buffer[:n], self.buffer[n:]
         return taken
 
-    def shake_hands(self):
+    def shake_hands(self, identity=b""):
         self.send(GREETING)
         self.take(64)
-        self.send(frame(READY, COMMAND))
+        self.send(frame(READY[:-4] + struct.pack(">I", len(identity)) + identity, COMMAND))
         while not self.read_frame()[0] & COMMAND:
             pass
         return self
