@@ -143,9 +143,10 @@ int asker_hello(struct asker *a, uint64_t deadline_ms, struct told *out)
 
 static int encode(enum message message, const void *ask, struct buf *body)
 {
-    if (message != MESSAGE_lookup)
+    if (!wire_is_text(message))
         return record_encode(wire_message(message)->ask, ask, body);
-    buf_str(body, ((const struct rec_ask_lookup *)ask)->key);
+    buf_str(body, message == MESSAGE_lookup ? ((const struct rec_ask_lookup *)ask)->key
+                                            : ((const struct rec_ask_import *)ask)->table);
     return buf_error(body);
 }
 

@@ -300,7 +300,7 @@ int conn_queue(struct conn *c, const struct conn_request *q, uint64_t *id)
     struct wire_ask ask = { WIRE_VERSION, (uint8_t)q->message, ++c->last_id };
     unsigned char head[WIRE_ASK_BYTES], digest[WIRE_DIGEST_BYTES];
 
-    if (job_len > WIRE_JOB_MAX_BYTES || q->body_len > WIRE_BODY_MAX_BYTES)
+    if (job_len > WIRE_JOB_MAX_BYTES || q->body_len > wire_body_max(q->message))
         return -EMSGSIZE;
     wire_put_ask(&ask, head);
     wire_put_u64(q->digest, digest);

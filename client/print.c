@@ -303,3 +303,8 @@ void print_progress_end(void)
     fputs("\r\033[K", stderr);
     fflush(stderr);
 }
+
+void print_bytes(const char *bytes, size_t len)
+{
+    fwrite(bytes, 1, len, stdout);
+}

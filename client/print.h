@@ -32,6 +32,8 @@ void print_pair(const char *name, enum print_tone tone, const char *fmt, ...)
 void print_paragraph(const char *head, size_t indent, const char *text);
 // One JSON text and a newline.
 void print_json(const char *json, size_t len);
+// Bytes as they are: a file that was asked for.
+void print_bytes(const char *bytes, size_t len);
 // A line on standard error, behind "tunectl: ".
 void print_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

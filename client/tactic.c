@@ -258,7 +258,7 @@ int tactic_fingerprint_detect(struct tactic *t)
     return tactic_leave(t, 0);
 }
 
-static int state_fact(struct tactic *t, const char *name, const char *value)
+int tactic_state_fact(struct tactic *t, const char *name, const char *value)
 {
     enum fact fact = name ? fact_named(name) : FACT_COUNT;
     struct fingerprint stated, checked;
@@ -291,7 +291,7 @@ int tactic_fingerprint_set(struct tactic *t, const char *fact, const char *value
 
     if (r)
         return r;
-    r = state_fact(t, fact, value);
+    r = tactic_state_fact(t, fact, value);
     tactic_refresh(t, true);
     return tactic_leave(t, r);
 }

@@ -141,6 +141,11 @@ int tactic_fingerprint_set(struct tactic *t, const char *fact, const char *value
 // The value in force, "" if unknown, NULL if there is no such fact. Borrowed until the next call.
 const char *tactic_fingerprint_get(struct tactic *t, const char *fact);
 
+// States the facts that the _metadata of a FlashInfer cache says (a JSON object, as FlashInfer's
+// _collect_metadata returns it): device, flashinfer, cuda, cublas, cudnn, cudnn_frontend,
+// cutlass_dsl. What it does not know is not stated.
+int tactic_fingerprint_flashinfer(struct tactic *t, const char *metadata);
+
 // --- lookups ---
 
 enum tactic_kind {
@@ -239,6 +244,32 @@ const struct tactic_row *tactic_table_find(
 // Everything that the table knows about a row. TACTIC_E_NOT_FOUND for a miss.
 int tactic_table_answer(
     const struct tactic_table *table, const struct tactic_row *row, struct tactic_answer **out);
+
+// --- FlashInfer: tables as its files ---
+//
+// What FlashInfer's autotuner keeps for the table's problems. `metadata` is a JSON object: the
+// file's _metadata, that of the process which will load it (FlashInfer compares every field and
+// takes a file whole or not at all). NULL = as the table was imported. TACTIC_E_NOT_FOUND if the
+// table answers no operation of FlashInfer. The last failure's sentence goes to `error` (may be
+// NULL, else TACTIC_SENTENCE_BYTES); no handle is needed.
+#define TACTIC_SENTENCE_BYTES 256
+
+// The text of a cache file, for autotune(cache=...) and load_configs. The caller frees *text.
+int tactic_table_flashinfer(
+    const struct tactic_table *table, const char *metadata, char **text, size_t *len, char *error);
+// Writes it to `path`: at any instant the old or the new file stands there, whole.
+int tactic_table_flashinfer_save(
+    const struct tactic_table *table, const char *metadata, const char *path, char *error);
+// Writes a store below `root`, for autotune_v2(cache_root=root). Entries of it are replaced one by
+// one; others stay.
+int tactic_table_flashinfer_store(
+    const struct tactic_table *table, const char *metadata, const char *root, char *error);
+// The problem that a key of such a file stands for, canonical, in `out`. What the key leaves out
+// comes from a layout of a recipe in this machine's folders of recipes (both may be NULL: then
+// nothing may be left out). TACTIC_E_NOT_FOUND: no op stands for that operation, or no such recipe
+// or layout; TACTIC_E_REFUSED: the key is none, or the layout has no such problem.
+int tactic_flashinfer_problem(struct tactic *t, const char *recipe, const char *layout,
+    const char *file_key, char *out, size_t out_bytes);
 
 // --- wishes ---
 

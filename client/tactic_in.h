@@ -61,3 +61,9 @@ struct fallback *fallback_free(struct fallback *f);
 
 // Takes the malloc'ed `text` in any case. Returns an enum tactic_error.
 int table_from(char *text, size_t len, const char *digest, struct tactic_table **out);
+
+// The table inside. Borrowed.
+struct table;
+const struct table *tactic_table_inside(const struct tactic_table *t);
+// States a fact over what was found. Returns 0 or TACTIC_E_ARGUMENT.
+int tactic_state_fact(struct tactic *t, const char *fact, const char *value);

@@ -317,6 +317,11 @@ int tactic_table(struct tactic *t, const char *recipe, const char *layout, unsig
 
 // --- reading ---
 
+const struct table *tactic_table_inside(const struct tactic_table *t)
+{
+    return t->table;
+}
+
 const char *tactic_table_digest(const struct tactic_table *t)
 {
     return t->digest;

@@ -412,6 +412,20 @@ static void send_entry(struct call *c, const struct store_answer *found)
     server_send(c->h->server, &c->request->peer, &reply);
 }
 
+// Two files claim the problem with as much right: said once for the table that answers.
+static void note_conflict(struct call *c, const struct store_answer *found)
+{
+    struct store_table *t = found->table;
+
+    c->h->stats->conflicts++;
+    if (t->told_conflict)
+        return;
+    t->told_conflict = true;
+    log_warning("imported tables dispute an answer, and the asker's versions are neither's",
+        "file=%s line=%u cure=%s", t->file, found->entry->line,
+        "sweep the problem, or take one of the files away; tunectl explain names both");
+}
+
 static unsigned asking_uid(const struct server_request *r)
 {
     unsigned uid = UINT32_MAX, pid;
@@ -437,6 +451,8 @@ void on_lookup(struct call *c)
     }
     store_find(c->h->store, asker, r->body, r->body_len, &found);
     if (found.kind != KIND_MISS) {
+        if (found.conflict)
+            note_conflict(c, &found);
         send_entry(c, &found);
         return;
     }
@@ -502,8 +518,8 @@ static bool decode(struct call *c)
     int r;
 
     c->ask = ask;
-    if (c->info->number == MESSAGE_lookup)
-        return true; // its body is the key itself
+    if (wire_is_text(c->info->number))
+        return true; // the body is taken as it is
     r = ask ? record_decode(
                   type, c->request->body, c->request->body_len, RECORD_LENIENT, ask, c->a, &d)
             : -1;

@@ -332,6 +332,33 @@ void on_allow(struct call *c)
         unqueued(c, p, saver_drop_rule(c->h->saver, ask->id, on_allowed, p));
 }
 
+// --- import ---
+
+static void on_imported(void *ctx, const struct saver_outcome *o)
+{
+    struct pending *p = ctx;
+
+    if (!failed(p, o)) {
+        log_info("imported", "file=%s entries=%zu replaced=%d", o->file, o->changed, o->replaced);
+        handlers_tell(p->h, &p->peer,
+            &(struct rec_tell_import){
+                .file = o->file, .entries = o->changed, .replaced = o->replaced },
+            NULL, 0);
+    }
+    free(p);
+}
+
+// The text is not looked at here, where everybody waits: reading it is the pool's work.
+void on_import(struct call *c)
+{
+    struct pending *p = pend(c, "");
+
+    if (p)
+        unqueued(c, p,
+            saver_put_table(c->h->saver, LAYER_LEARNED, c->request->body, c->request->body_len,
+                on_imported, p));
+}
+
 static void on_reloaded(void *ctx, const struct saver_outcome *o)
 {
     struct pending *p = ctx;

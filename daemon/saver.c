@@ -105,6 +105,9 @@ static void apply(struct batch *b, struct change *c)
     case CHANGE_DROP_ENTRY:
         saver_drop_from_tables(b, c);
         return;
+    case CHANGE_PUT_TABLE:
+        saver_put_table_file(b, c);
+        return;
     case CHANGE_PUT_RULE:
     case CHANGE_DROP_RULE:
         saver_change_rule(b, c);
@@ -438,6 +441,17 @@ int saver_drop_entry(
     struct saver *s, enum layer layer, const char *key, saver_done *done, void *ctx)
 {
     return queue_text(s, CHANGE_DROP_ENTRY, layer, key, done, ctx);
+}
+
+int saver_put_table(
+    struct saver *s, enum layer layer, const char *text, size_t len, saver_done *done, void *ctx)
+{
+    struct change c = { .kind = CHANGE_PUT_TABLE, .layer = layer };
+
+    if (len && memchr(text, '\0', len))
+        return -EINVAL;
+    c.record = strndup(text, len);
+    return c.record ? queue(s, c, done, ctx) : -ENOMEM;
 }
 
 int saver_put_rule(struct saver *s, const struct rec_deny_rule *rule, saver_done *done, void *ctx)

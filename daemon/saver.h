@@ -18,7 +18,9 @@
 struct saver_outcome {
     int error;                    // 0, or -errno: nothing was published for this change
     char file[LOADER_FILE_BYTES]; // the file that was written
-    size_t changed;     // rules and pins: entries that went out of or came back into service
+    size_t changed;     // rules and pins: entries that went out of or came back into service;
+                        // tables: entries that were taken
+    bool replaced;      // a table: one of the same header stood there
     char sentence[256]; // of an error, or a warning
 };
 typedef void saver_done(void *ctx, const struct saver_outcome *outcome);
@@ -47,6 +49,11 @@ int saver_put_entry(struct saver *s, enum layer layer, const struct rec_table_he
 // does.
 int saver_drop_entry(
     struct saver *s, enum layer layer, const char *key, saver_done *done, void *ctx);
+// Takes a whole table file: one of the same header and origin is replaced. Its entries must all be
+// imported, for nothing else was checked here. -EINVAL in the outcome of a text that is no such
+// table.
+int saver_put_table(
+    struct saver *s, enum layer layer, const char *text, size_t len, saver_done *done, void *ctx);
 // A rule whose source is "sweep" holds even if it cannot be written, and is tried again.
 int saver_put_rule(struct saver *s, const struct rec_deny_rule *rule, saver_done *done, void *ctx);
 int saver_drop_rule(struct saver *s, const char *id, saver_done *done, void *ctx);

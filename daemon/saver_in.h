@@ -9,6 +9,7 @@
 enum change_kind {
     CHANGE_PUT_ENTRY,
     CHANGE_DROP_ENTRY,
+    CHANGE_PUT_TABLE,
     CHANGE_PUT_RULE,
     CHANGE_DROP_RULE,
     CHANGE_RELOAD,
@@ -18,7 +19,7 @@ struct change {
     struct change *next;
     enum change_kind kind;
     enum layer layer;
-    char *header, *op, *record; // JSON; `record` is an entry, a rule, a key or an id
+    char *header, *op, *record; // JSON; `record` is an entry, a rule, a key, an id or a table
     struct saver_outcome outcome;
     saver_done *done; // NULL = told already: a rule that is tried again
     void *ctx;
@@ -50,5 +51,6 @@ void saver_batch_remove(struct batch *b, size_t at);
 
 // In the pool: each applies one change, and notes in its outcome what came of it.
 void saver_put_in_table(struct batch *b, struct change *c);
+void saver_put_table_file(struct batch *b, struct change *c);
 void saver_drop_from_tables(struct batch *b, struct change *c);
 void saver_change_rule(struct batch *b, struct change *c);

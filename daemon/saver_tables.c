@@ -190,6 +190,59 @@ void saver_put_in_table(struct batch *b, struct change *c)
     arena_fini(&a);
 }
 
+// What was not measured here may not say that it was.
+static int check_imported(const struct table *t, struct diag *d)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (t->entries[i].state != ENTRY_IMPORTED) {
+            diag_set(d, NULL, "line %u: an entry from elsewhere is imported, not %s",
+                t->entries[i].line, entry_state_name((enum entry_state)t->entries[i].state));
+            return -EINVAL;
+        }
+    return 0;
+}
+
+// Finds the file of a table: that of the same header and origin, else a free name.
+static int place_table(struct batch *b, struct change *c, const struct table *t, struct diag *d)
+{
+    const char *op = t->n ? op_infos[t->entries[0].op].name : "empty";
+    struct change probe = { .layer = c->layer, .op = (char *)(uintptr_t)op };
+    struct table *home = NULL;
+    int r = find_home(b, &probe, &t->header, &home, d);
+
+    c->outcome = probe.outcome;
+    c->outcome.replaced = home != NULL;
+    table_free(home);
+    return r;
+}
+
+void saver_put_table_file(struct batch *b, struct change *c)
+{
+    struct table *t = NULL;
+    struct diag d = { 0 };
+    struct buf text = { 0 };
+    size_t len = strlen(c->record);
+    char *copy = strdup(c->record);
+    int r = copy ? table_read(copy, len, NULL, &t, &d) : -ENOMEM;
+
+    if (!r)
+        r = check_imported(t, &d);
+    if (!r)
+        r = place_table(b, c, t, &d);
+    if (!r) {
+        buf_add(&text, c->record, len);
+        r = buf_error(&text);
+    }
+    if (!r)
+        r = replace_table(b, c->outcome.file, c->layer, &text, &d);
+    if (!r)
+        c->outcome.changed = t->n;
+    else
+        saver_fault(c, r > 0 ? -EINVAL : r, d.sentence[0] ? &d : NULL);
+    buf_fini(&text);
+    table_free(t);
+}
+
 void saver_drop_from_tables(struct batch *b, struct change *c)
 {
     struct diag d = { 0 };

@@ -110,8 +110,10 @@ static const char *take_apart(struct gate *g, struct frames *f, struct server_re
         return "the digest frame must have 8 bytes";
     if (zmq_msg_size(&f->frame[3]) > WIRE_JOB_MAX_BYTES)
         return "the job frame is longer than 128 bytes";
-    if (zmq_msg_size(&f->frame[4]) > WIRE_BODY_MAX_BYTES)
+    if (zmq_msg_size(&f->frame[4]) > WIRE_BODY_MAX_BYTES && ask.message != MESSAGE_import)
         return "the body frame is larger than 1 MiB";
+    if (zmq_msg_size(&f->frame[4]) > WIRE_TABLE_MAX_BYTES)
+        return "the table is larger than 16 MiB";
     out->digest = wire_get_u64(zmq_msg_data(&f->frame[2]));
     out->job = zmq_msg_data(&f->frame[3]);
     out->job_len = zmq_msg_size(&f->frame[3]);
@@ -248,9 +250,10 @@ static int set_int(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof value);
 }
 
-static int set_options(void *socket)
+// Only the control door takes tables.
+static int set_options(void *socket, enum door door)
 {
-    int64_t max = WIRE_BODY_MAX_BYTES + 4096;
+    int64_t max = (door == DOOR_CONTROL ? WIRE_TABLE_MAX_BYTES : WIRE_BODY_MAX_BYTES) + 4096;
 
     return set_int(socket, ZMQ_ROUTER_MANDATORY, 1) < 0 ||
                    set_int(socket, ZMQ_LINGER, SERVER_LINGER_MS) < 0 ||
@@ -305,7 +308,7 @@ static int open_gate(
     }
     strcpy(g->path, path);
     g->socket = zmq_socket(s->context, ZMQ_ROUTER);
-    if (!g->socket || set_options(g->socket) < 0) {
+    if (!g->socket || set_options(g->socket, g->door) < 0) {
         diag_set(d, NULL, "cannot make a socket: %s", zmq_strerror(errno));
         return -errno;
     }

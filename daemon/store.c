@@ -13,8 +13,9 @@ struct node {
     uint64_t hash;
     const struct table_entry *entry;
     uint32_t table; // in generation.tables
-    uint32_t scope : 31;
+    uint32_t scope : 30;
     uint32_t denied : 1;
+    uint32_t disputed : 1; // the next node claims another tactic with as much right
 };
 
 // One table knows one problem at some of its buckets.
@@ -321,7 +322,8 @@ static void add_entry(struct build *b, uint32_t at, const struct table_entry *e)
     node->hash = key_hash(e->text + TABLE_KEY_OFFSET, e->key_len);
     node->entry = e;
     node->table = at;
-    node->scope = scope_of(x, at, key_facts(&k)) & 0x7fffffff;
+    node->scope = scope_of(x, at, key_facts(&k)) & 0x3fffffff;
+    node->disputed = 0;
     node->denied = e->tactic && (deny->blind || store_deny_find(deny, &k, &b->fp, e->tactic));
     b->g->n_denied += node->denied;
     key_spell(&k, &spelled);
@@ -332,6 +334,25 @@ static void add_entry(struct build *b, uint32_t at, const struct table_entry *e)
     rung->table = at;
     rung->scope = node->scope;
     x->n_rungs++;
+}
+
+// Undated imports of one layer that name different tactics: files cannot say which is right.
+static bool is_disputed(const struct generation *g, const struct node *x, const struct node *y)
+{
+    const struct table_entry *a = x->entry, *b = y->entry;
+
+    return x->hash == y->hash && key_bytes_order(a, b) == 0 &&
+           g->tables[x->table]->layer == g->tables[y->table]->layer && a->state == ENTRY_IMPORTED &&
+           b->state == ENTRY_IMPORTED && !a->date && !b->date &&
+           strcmp(a->tactic ? a->tactic : "", b->tactic ? b->tactic : "") != 0;
+}
+
+static void mark_disputes(const struct generation *g)
+{
+    struct store_index *x = g->index;
+
+    for (uint32_t i = 1; i < x->n_nodes; i++)
+        x->nodes[i - 1].disputed = is_disputed(g, &x->nodes[i - 1], &x->nodes[i]);
 }
 
 // One rung serves all buckets of a problem in a table.
@@ -423,6 +444,7 @@ static bool build_index(struct build *b)
             add_entry(b, (uint32_t)i, &t->entries[e]);
     }
     qsort_r(x->nodes, x->n_nodes, sizeof *x->nodes, node_order, b->g);
+    mark_disputes(b->g);
     merge_rungs(x);
     scopes = realloc(x->scopes, (x->n_scopes + 1) * sizeof *x->scopes);
     x->scopes = scopes ? scopes : x->scopes;
@@ -653,6 +675,45 @@ static void note_near(const struct generation *g, struct store_asker *a, const s
     out->differs = which;
 }
 
+// How many facts of the table's file, also such as its answers do not depend on, are not the
+// asker's.
+static int strangeness(const struct generation *g, const struct store_asker *a, uint32_t table)
+{
+    uint32_t which = 0, all = ((UINT32_C(1) << FACT_COUNT) - 1) & ~fact_recorded_mask();
+    int n = 0;
+    enum fingerprint_match match =
+        facts_compare(&g->tables[table]->table->fingerprint, &a->fp, all, &which);
+
+    if (match == FINGERPRINT_DIFFERENT)
+        for (; which; which &= which - 1)
+            n++;
+    return n;
+}
+
+// Node `at` could be served. Of imports that dispute with it the one whose file was written under
+// the asker's versions is; if none stands out, the first one, and that is told.
+static uint32_t settle(
+    const struct generation *g, struct store_asker *a, uint32_t at, bool *is_conflict)
+{
+    const struct node *nodes = g->index->nodes;
+    uint32_t best = at;
+    int least = nodes[at].disputed ? strangeness(g, a, nodes[at].table) : 0;
+
+    *is_conflict = false;
+    for (uint32_t i = at; nodes[i].disputed; i++) {
+        const struct node *next = &nodes[i + 1];
+        int n;
+
+        if (next->denied || scope_match(g, a, next->scope) != FINGERPRINT_SAME)
+            continue;
+        n = strangeness(g, a, next->table);
+        *is_conflict = n == least || (*is_conflict && n > least);
+        best = n < least ? i + 1 : best;
+        least = n < least ? n : least;
+    }
+    return best;
+}
+
 // Looks the exact bytes up. True: `out` is a hit or default; false: the miss's reason may have
 // improved.
 static bool find_exact(const struct generation *g, struct store_asker *a, const char *key,
@@ -666,6 +727,7 @@ static bool find_exact(const struct generation *g, struct store_asker *a, const 
         enum fingerprint_match match = scope_match(g, a, n->scope);
 
         if (match == FINGERPRINT_SAME && !n->denied) {
+            n = &x->nodes[settle(g, a, i, &out->conflict)];
             out->kind = n->entry->tactic ? KIND_HIT : KIND_DEFAULT;
             out->entry = n->entry;
             out->table = g->tables[n->table];
@@ -796,8 +858,13 @@ void store_find(
         find_parsed(g, a, key, len, out);
 }
 
-static const char *why_not(const struct node *n, enum fingerprint_match match, bool served)
+static const char *why_not(
+    const struct node *n, enum fingerprint_match match, bool served, bool disputes)
 {
+    if (disputes && !n->denied && match == FINGERPRINT_SAME)
+        return "conflict: another import of the same layer, from a file nearer to the asker's "
+               "versions "
+               "or of a greater name";
     if (n->denied)
         return "denied";
     if (match == FINGERPRINT_DIFFERENT)
@@ -813,14 +880,22 @@ void store_explain(struct store *s, struct store_asker *a, const char *key, size
     const struct generation *g = s->generation;
     const struct store_index *x = g->index;
     uint64_t hash = key_hash(key, len);
-    bool served = false;
+    uint32_t chosen = UINT32_MAX, last_rival = 0;
+    bool served = false, conflict;
 
     if (!asker_ready(a, g))
         return;
     for (uint32_t i = node_first(x, key, len, hash); in_run(x, i, key, len, hash); i++) {
         const struct node *n = &x->nodes[i];
-        const char *why = why_not(n, scope_match(g, a, n->scope), served);
+        enum fingerprint_match match = scope_match(g, a, n->scope);
+        const char *why;
 
+        if (chosen == UINT32_MAX && match == FINGERPRINT_SAME && !n->denied) {
+            chosen = settle(g, a, i, &conflict);
+            for (last_rival = i; x->nodes[last_rival].disputed;)
+                last_rival++;
+        }
+        why = why_not(n, match, served, chosen != UINT32_MAX && i != chosen && i <= last_rival);
         served = served || !why;
         visit(ctx, g->tables[n->table], n->entry, why);
     }

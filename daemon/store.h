@@ -31,6 +31,7 @@ struct store_table {
     // Lookups that found only this table, under other versions; what differed and the cure, for
     // status.
     uint64_t asked_stale;
+    bool told_conflict;                        // the log has it
     char stale_facts[256], stale_command[256]; // "" = not met yet
     unsigned refs;
 };
@@ -96,11 +97,13 @@ struct store_answer {
     enum kind kind;
     enum reason reason;              // of a miss
     const struct table_entry *entry; // of a hit or default
-    const struct store_table *table; // its table; of a miss: the table whose ladder maps the tokens
+    struct store_table *table;       // its table; of a miss: the table whose ladder maps the tokens
     struct store_table *orphan; // of a stale or other-device miss: a table that holds the problem
     uint32_t differs;           // facts that differ from it (stale, other device) or are unknown
-    bool unknown;               // `differs` are facts that one side does not know
-    struct key key;             // of a miss: the problem at its bucket, if it could be parsed
+    bool conflict;  // of a hit or default: imports dispute it, and the asker's versions settle
+                    // nothing
+    bool unknown;   // `differs` are facts that one side does not know
+    struct key key; // of a miss: the problem at its bucket, if it could be parsed
     bool has_key;
     struct diag diag; // of bad_key and unknown_op
 };

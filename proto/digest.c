@@ -3,6 +3,7 @@
 #include "proto/digest.h"
 
 #include <sodium/crypto_generichash_blake2b.h>
+#include <sodium/crypto_hash_sha256.h>
 #include <sodium/utils.h>
 
 uint64_t digest_u64(const void *bytes, size_t len)
@@ -21,5 +22,13 @@ void digest_hex(const void *bytes, size_t len, char out[DIGEST_HEX_BYTES])
     unsigned char raw[32];
 
     crypto_generichash_blake2b(raw, sizeof raw, bytes, len, NULL, 0);
+    sodium_bin2hex(out, DIGEST_HEX_BYTES, raw, sizeof raw);
+}
+
+void digest_sha256_hex(const void *bytes, size_t len, char out[DIGEST_HEX_BYTES])
+{
+    unsigned char raw[crypto_hash_sha256_BYTES];
+
+    crypto_hash_sha256(raw, bytes, len);
     sodium_bin2hex(out, DIGEST_HEX_BYTES, raw, sizeof raw);
 }

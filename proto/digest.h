@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// digest: content names. BLAKE2b from libsodium; the only file of proto/ that knows it.
+// digest: content names. BLAKE2b, and SHA-256 where others use it, from libsodium; the only file of
+// proto/ that knows it.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -10,3 +11,5 @@
 uint64_t digest_u64(const void *bytes, size_t len);
 // BLAKE2b-256 as lower-case hex.
 void digest_hex(const void *bytes, size_t len, char out[DIGEST_HEX_BYTES]);
+// SHA-256 as lower-case hex: what FlashInfer names its files by.
+void digest_sha256_hex(const void *bytes, size_t len, char out[DIGEST_HEX_BYTES]);

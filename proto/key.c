@@ -25,17 +25,6 @@
     ;
 #include "proto/ops.def"
 
-// Position of the tokens dimension: rows before it, counted by the compiler.
-#define OP(op, doc)               enum { DIMS_##op##_START = -1,
-#define WORD(op, dim, words, doc) DIM_##op##_##dim,
-#define SIZE(op, dim, min, doc)   DIM_##op##_##dim,
-#define TOKENS(op, dim, doc)      DIM_##op##_##dim, TOKENS_##op = DIM_##op##_##dim,
-#define BACKEND(op, backend, facts, doc)
-#define END_OP(op)                                                                                 \
-    }                                                                                              \
-    ;
-#include "proto/ops.def"
-
 #define COUNT(a) (uint32_t)(sizeof(a) / sizeof(a)[0])
 
 const struct op_info op_infos[OP_COUNT] = {
@@ -97,6 +86,14 @@ static int word_index(const char *words, const char *text, size_t len)
 bool key_has_word(const struct dim_info *dim, const char *word)
 {
     return word_index(dim->words, word, strlen(word)) >= 0;
+}
+
+bool key_set_word(struct key *k, uint32_t dim, const char *word)
+{
+    int index = word_index(op_infos[k->op].dims[dim].words, word, strlen(word));
+
+    k->size[dim] = index < 0 ? 0 : (uint64_t)index;
+    return index >= 0;
 }
 
 static int bad(struct diag *d, const char *field, const char *sentence)

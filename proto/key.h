@@ -51,6 +51,17 @@ struct op_info {
 };
 extern const struct op_info op_infos[OP_COUNT];
 
+// Each dimension's place: DIM_<op>_<dimension>.
+#define OP(op, doc)               enum { DIMS_##op##_START = -1,
+#define WORD(op, dim, words, doc) DIM_##op##_##dim,
+#define SIZE(op, dim, min, doc)   DIM_##op##_##dim,
+#define TOKENS(op, dim, doc)      DIM_##op##_##dim, TOKENS_##op = DIM_##op##_##dim,
+#define BACKEND(op, backend, facts, doc)
+#define END_OP(op)                                                                                 \
+    }                                                                                              \
+    ;
+#include "proto/ops.def"
+
 struct key {
     enum op op;
     uint32_t backend;            // row of the op's backends
@@ -87,6 +98,8 @@ void key_set_tokens(struct key *k, uint64_t tokens);
 void key_set_blank(struct key *k);
 // Is `word` one of the allowed words of a WORD dimension?
 bool key_has_word(const struct dim_info *dim, const char *word);
+// Sets a WORD dimension; false if the word is not allowed.
+bool key_set_word(struct key *k, uint32_t dim, const char *word);
 // The word of a WORD dimension.
 void key_word(const struct key *k, uint32_t dim, char *out, size_t out_bytes);
 // Value of the named dimension; false if the op has none of that name. `word` gets words, `size`

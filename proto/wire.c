@@ -103,3 +103,13 @@ const char *reason_doc(enum reason reason)
 {
     return reason_words[reason].doc;
 }
+
+bool wire_is_text(enum message message)
+{
+    return message == MESSAGE_lookup || message == MESSAGE_import;
+}
+
+size_t wire_body_max(enum message message)
+{
+    return message == MESSAGE_import ? WIRE_TABLE_MAX_BYTES : WIRE_BODY_MAX_BYTES;
+}

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // wire: the frames between client and daemon. A request is four frames: header, fingerprint digest
-// (8 bytes), job (may be empty), body (JSON; of a lookup the key's text). A reply is two: header,
-// body; `table` adds a third, the snapshot. Integers are little endian whatever the machine.
+// (8 bytes), job (may be empty), body (JSON; of a lookup the key's text, of an import the table's).
+// A reply is two: header, body; `table` adds a third, the snapshot. Integers are little endian
+// whatever the machine.
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,6 +14,7 @@
 #define WIRE_DIGEST_BYTES      8
 #define WIRE_JOB_MAX_BYTES     128
 #define WIRE_BODY_MAX_BYTES    (1024u * 1024u)       // of a request
+#define WIRE_TABLE_MAX_BYTES   (16u * 1024u * 1024u) // of a request with a table: control door only
 #define WIRE_MESSAGE_MAX_BYTES (20u * 1024u * 1024u) // of a reply with its snapshot
 #define WIRE_QUEUE             256                   // messages of a client that may wait, each way
 
@@ -38,6 +41,11 @@ enum kind { // of a lookup's reply, in its header
     KIND_DEFAULT,
     KIND_MISS,
 };
+
+// Is the body of its request a text of its own, not JSON?
+bool wire_is_text(enum message message);
+// The greatest body of its request.
+size_t wire_body_max(enum message message);
 
 struct record_type;
 struct message_info {

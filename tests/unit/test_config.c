@@ -238,7 +238,7 @@ static void texts_are_checked(void **state)
     bad("[worker x]\ncommand = true\n", 2, 11, "worker x.command",
         "\"true\" is not an absolute path");
     bad("[worker x]\nbackend = cublas\n", 2, 11, "worker x.backend",
-        "\"cublas\" is none of onednn, cublaslt, cudnn; did you mean \"cublaslt\"?");
+        "\"cublas\" is none of onednn, cublaslt, cudnn, flashinfer; did you mean \"cublaslt\"?");
     bad("[worker x]\ndevice = a b\n", 2, 11, "worker x.device", "\"a b\" is not a device's name");
     bad("\n[worker x]\ncommand = /bin/true\ndevice = cpu\n", 2, 1, "worker x.backend",
         "is missing, e.g. backend = onednn");

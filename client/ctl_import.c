@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// ctl_import: files of FlashInfer become tables. What their keys leave out comes from a recipe and
+// a layout; where neither the command line nor a packaged table's name says which, that is asked,
+// not guessed.
+#include "client/ctl_import.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "client/print.h"
+#include "daemon/files.h"
+
+#define SITE_RECIPES "/etc/tacticd/tables/recipes"
+
+void ctl_show_diag(const struct diag *d)
+{
+    char text[1024], *file = NULL, *at;
+    struct diag ignored = { 0 };
+    size_t len;
+
+    print_error("%s", diag_text(d, text, sizeof text));
+    if (!d->line || files_read(d->file, &file, &len, &ignored))
+        return;
+    at = file;
+    for (uint32_t line = 1; at && line < d->line; line++) {
+        at = strchr(at, '\n');
+        at = at ? at + 1 : NULL;
+    }
+    if (at)
+        print_error("  %u | %.*s", d->line,
+            (int)(strcspn(at, "\r\n") < 160 ? strcspn(at, "\r\n") : 160), at);
+    free(file);
+}
+
+static int refused(int r, const struct diag *d)
+{
+    ctl_show_diag(d);
+    return r == -ENOMEM ? CTL_BROKEN : CTL_MISS;
+}
+
+// --- which recipe and layout ---
+
+// Reads a recipe by its file, or by its model from the folders that the daemon reads.
+static int read_recipe(const char *name, struct recipe **out, struct diag *d)
+{
+    const char *folder = getenv("TACTICD_RECIPES");
+    const char *folders[] = { folder ? folder : SITE_RECIPES, TACTICD_PACKAGED_DIR "/recipes" };
+    char path[1024], *text;
+    size_t len;
+    int r = -ENOENT;
+
+    *out = NULL;
+    if (strchr(name, '/') || strstr(name, ".json")) {
+        snprintf(path, sizeof path, "%s", name);
+        r = files_read(path, &text, &len, d);
+    }
+    for (size_t i = 0; r == -ENOENT && !strchr(name, '/') && i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s.json", folders[i], name);
+        r = files_read(path, &text, &len, d);
+    }
+    if (r)
+        return r;
+    r = recipe_read(text, len, path, out, d);
+    free(text);
+    return r;
+}
+
+static void list_layouts(const struct recipe *r)
+{
+    struct buf b = { 0 };
+
+    for (size_t i = 0; i < r->rec.layouts.n; i++)
+        buf_printf(&b, "%s--layout %s", i ? " | " : "", r->rec.layouts.items[i].layout);
+    print_error("recipe %s has: %s", r->rec.model, b.data ? b.data : "nothing");
+    buf_fini(&b);
+}
+
+struct choice {
+    struct recipe *recipe;
+    const struct rec_recipe_layout *layout;
+};
+
+// Is what the name says, if it says anything, what the command line says?
+static bool name_agrees(const struct ctl *c, const struct source *s)
+{
+    const char *layout = c->o.opt_layout;
+
+    if (!layout || !s->layout[0] || !strcmp(layout, s->layout))
+        return true;
+    print_error("%s: its name says %s, the command line --layout %s: which of them is right?",
+        s->path, s->layout, layout);
+    return false;
+}
+
+// Finds recipe and layout, if there are any. False: printed.
+static bool choose(const struct ctl *c, const struct source *s, struct choice *out, int *code)
+{
+    const char *recipe = c->o.opt_recipe ? c->o.opt_recipe : s->model[0] ? s->model : NULL;
+    const char *layout = c->o.opt_layout ? c->o.opt_layout : s->layout[0] ? s->layout : NULL;
+    struct diag d = { 0 };
+    int r;
+
+    *code = CTL_USAGE;
+    if (!name_agrees(c, s))
+        return false;
+    if (!recipe)
+        return true;
+    r = read_recipe(recipe, &out->recipe, &d);
+    if (r == -ENOENT && !c->o.opt_recipe)
+        return true; // the name's model is no recipe here
+    if (r) {
+        print_error("recipe %s: %s", recipe, r > 0 ? d.sentence : strerror(-r));
+        return false;
+    }
+    out->layout = layout ? recipe_layout(out->recipe, layout) : NULL;
+    if (layout && !out->layout) {
+        print_error("%s: recipe %s has no layout %s", s->path, recipe, layout);
+        list_layouts(out->recipe);
+        out->recipe = recipe_free(out->recipe);
+        return false;
+    }
+    return true;
+}
+
+// The question that a file without layout leaves open.
+static void ask_layout(const struct source *s, const struct choice *choice, const struct diag *d)
+{
+    ctl_show_diag(d);
+    print_error(
+        "%s: files of different layouts can hold the same keys, so it is not guessed", s->path);
+    if (choice->recipe)
+        list_layouts(choice->recipe);
+    else if (s->model[0])
+        print_error("its name says model %s: no recipe of that name stands in %s or in %s",
+            s->model, getenv("TACTICD_RECIPES") ? getenv("TACTICD_RECIPES") : SITE_RECIPES,
+            TACTICD_PACKAGED_DIR "/recipes");
+    else
+        print_error("try: tunectl import --recipe NAME --layout LAYOUT %s", s->path);
+}
+
+// --- import ---
+
+// What a file's name claims beside its header.
+static void warn_name(const struct source *s, const struct exchange_outcome *o)
+{
+    static const enum fact facts[] = { FACT_flashinfer, FACT_cudnn };
+    char said[FACT_VALUE_BYTES];
+
+    for (size_t i = 0; i < 2; i++) {
+        source_name_fact(s->path, fact_name(facts[i]), said, sizeof said);
+        if (said[0] && strcmp(said, o->fingerprint.value[facts[i]]) != 0)
+            print_error("%s: its name says %s=%s, its header %s: the header rules", s->path,
+                fact_name(facts[i]), said,
+                o->fingerprint.value[facts[i]][0] ? o->fingerprint.value[facts[i]] : "unknown");
+    }
+}
+
+static void name_table(struct imported *im)
+{
+    struct table *t = NULL;
+    char *copy = strdup(im->table.data);
+
+    if (copy && table_read(copy, im->table.len, NULL, &t, NULL) == 0)
+        table_file_name(&t->header, t->n ? op_infos[t->entries[0].op].name : "empty", im->name);
+    table_free(t);
+}
+
+static int make_table(
+    const struct ctl *c, const struct source *s, const struct choice *choice, struct imported *out)
+{
+    struct exchange_in in = { .cache = s->cache,
+        .text = s->text,
+        .text_len = s->len,
+        .recipe = choice->recipe,
+        .layout = choice->layout,
+        .model = c->o.opt_model   ? c->o.opt_model
+                 : choice->recipe ? NULL
+                 : s->model[0]    ? s->model
+                                  : NULL,
+        .source = c->o.opt_note ? c->o.opt_note : source_base(s->path),
+        .method = s->kind == SOURCE_STORE ? EXCHANGE_METHOD_V2 : EXCHANGE_METHOD_V1,
+        .tune_max = c->o.opt_max };
+    struct diag d = { 0 };
+    int r;
+
+    diag_file(&d, s->path);
+    r = exchange_in(&in, &out->table, &out->outcome, &d);
+    if (r == EXCHANGE_E_LAYOUT)
+        ask_layout(s, choice, &d);
+    else if (r)
+        return refused(r, &d);
+    if (r)
+        return CTL_USAGE;
+    name_table(out);
+    warn_name(s, &out->outcome);
+    return CTL_DONE;
+}
+
+bool ctl_import_source(struct ctl *c, const char *path, struct imported *out, int *code)
+{
+    struct choice choice = { 0 };
+    struct diag d = { 0 };
+    struct source s;
+    int r = source_open(path, &s, &d);
+
+    *out = (struct imported){ .path = path };
+    if (r) {
+        *code = refused(r, &d);
+        return false;
+    }
+    if (s.kind == SOURCE_TABLE) {
+        print_error("%s: a table already; put it into a layer's folder and reload", path);
+        *code = CTL_USAGE;
+    } else if (choose(c, &s, &choice, code)) {
+        *code = make_table(c, &s, &choice, out);
+    }
+    recipe_free(choice.recipe);
+    source_fini(&s);
+    return *code == CTL_DONE;
+}
+
+static bool is_directory(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool write_out(struct ctl *c, struct imported *im, int *code)
+{
+    struct diag d = { 0 };
+    int r;
+
+    snprintf(im->file, sizeof im->file, "%s%s%s", c->o.opt_out,
+        is_directory(c->o.opt_out) ? "/" : "", is_directory(c->o.opt_out) ? im->name : "");
+    r = files_write(im->file, im->table.data, im->table.len, &d);
+    if (r)
+        print_error("%s: %s", im->file, d.sentence);
+    *code = r ? CTL_BROKEN : CTL_DONE;
+    return !r;
+}
+
+bool ctl_import_store(struct ctl *c, struct imported *im, int *code)
+{
+    struct rec_ask_import ask = { .table = im->table.data };
+    const struct rec_tell_import *tell;
+    struct told told;
+
+    if (c->o.opt_out)
+        return write_out(c, im, code);
+    if (!ctl_ask(c, MESSAGE_import, &ask, &told, code))
+        return false;
+    tell = told.rec;
+    snprintf(im->file, sizeof im->file, "%s", tell->file);
+    im->replaced = tell->replaced;
+    told_fini(&told);
+    *code = CTL_DONE;
+    return true;
+}
+
+static void show_unknown(const struct imported *im)
+{
+    struct buf b = { 0 };
+
+    for (int i = 0; i < FACT_COUNT; i++)
+        if (im->outcome.unknown >> i & 1)
+            buf_printf(&b, "%s%s", b.len ? ", " : "", fact_name((enum fact)i));
+    if (b.len)
+        print_error("%s: none of it is served: it does not know its %s", im->path, b.data);
+    buf_fini(&b);
+}
+
+void ctl_import_show(const struct ctl *c, const struct imported *im)
+{
+    if (!c->o.opt_json)
+        print_pair(im->replaced ? "replaced" : "imported", PRINT_GOOD,
+            "%zu entries (%zu of them defaults), %zu carried for export only\nfrom %s\nto %s",
+            im->outcome.entries, im->outcome.defaults, im->outcome.carried, im->path, im->file);
+    show_unknown(im);
+}
+
+void ctl_import_fini(struct imported *im)
+{
+    buf_fini(&im->table);
+}
+
+int ctl_import(struct ctl *c)
+{
+    int worst = CTL_DONE;
+
+    if (c->n_args > 1 && c->o.opt_out && !is_directory(c->o.opt_out)) {
+        print_error("--out: with several files it must be a directory");
+        return CTL_USAGE;
+    }
+    for (size_t i = 0; i < c->n_args && !ctl_is_stopped(); i++) {
+        struct imported im;
+        int code;
+
+        if (ctl_import_source(c, c->args[i], &im, &code) && ctl_import_store(c, &im, &code))
+            ctl_import_show(c, &im);
+        ctl_import_fini(&im);
+        worst = code > worst ? code : worst;
+    }
+    return worst;
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// exchange: see exchange.h. Files of FlashInfer become tables. exchange_out.c is the way back.
+#include "proto/exchange.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/family.h"
+#include "proto/slice.h"
+
+struct import {
+    const struct exchange_in *in;
+    struct exchange_outcome *outcome;
+    struct arena a;
+    struct rec_entry *entries;
+    struct rec_carried *carried;
+    size_t n_entries, n_carried;
+    uint64_t greatest; // bucket
+    uint32_t facts;    // that the entries depend on
+    struct ladder ladder;
+    struct diag *d;
+};
+
+static int refuse(struct import *im, const struct fi_entry *e, const char *fmt, const char *what)
+{
+    diag_at(im->d, e->line, e->column);
+    diag_set(im->d, NULL, fmt, what);
+    return EXCHANGE_E_REFUSED;
+}
+
+// --- from a key to a problem ---
+
+static const char *dim_text(const struct key *k, uint32_t dim, char *out, size_t out_bytes)
+{
+    const struct dim_info *info = &op_infos[k->op].dims[dim];
+
+    if (info->kind == DIM_WORD)
+        key_word(k, dim, out, out_bytes);
+    else
+        snprintf(out, out_bytes, "%llu", (unsigned long long)k->size[dim]);
+    return out;
+}
+
+// The problem of the layout that comes nearest to what a key states, and where they part.
+struct near {
+    bool is_found;
+    struct key key;
+    uint32_t dim;
+};
+
+// No problem of the layout agrees.
+static int refuse_dims(const struct family_key *f, const struct recipe *recipe,
+    const struct rec_recipe_layout *layout, const struct near *near, struct diag *d)
+{
+    const struct op_info *op = &op_infos[f->key.op];
+    char have[64], want[64];
+
+    if (near->is_found)
+        diag_set(d, NULL, "has %s=%s, but recipe %.60s has %s=%s in layout %.60s",
+            op->dims[near->dim].name, dim_text(&f->key, near->dim, have, sizeof have),
+            recipe->rec.model, op->dims[near->dim].name,
+            dim_text(&near->key, near->dim, want, sizeof want), layout->layout);
+    else
+        diag_set(d, NULL, "is a problem of %s, and recipe %.60s has none in layout %.60s", op->name,
+            recipe->rec.model, layout->layout);
+    return EXCHANGE_E_REFUSED;
+}
+
+static void note_near(const struct key *k, uint32_t dim, struct near *near)
+{
+    if (!near->is_found || dim > near->dim)
+        *near = (struct near){ true, *k, dim };
+}
+
+// The one problem of the layout that has all dimensions the key states.
+static int find_problem(const struct family_key *f, const struct recipe *recipe,
+    const struct rec_recipe_layout *layout, struct key *out, struct diag *d)
+{
+    const struct rec_recipe_problem *found = NULL;
+    struct near near = { 0 };
+
+    for (size_t i = 0; i < layout->problems.n; i++) {
+        const struct rec_recipe_problem *p = &layout->problems.items[i];
+        uint32_t dim;
+        struct key k;
+
+        key_parse(p->key, strlen(p->key), &k, NULL); // checked when the recipe was read
+        if (k.op != f->key.op)
+            continue;
+        if (!family_agrees(f, &k, &dim)) {
+            note_near(&k, dim, &near);
+            continue;
+        }
+        if (found) {
+            diag_set(d, NULL, "may be '%.60s' or '%.60s' of the recipe", found->name, p->name);
+            return EXCHANGE_E_REFUSED;
+        }
+        found = p;
+        family_fill(f, &k, out);
+    }
+    return found ? 0 : refuse_dims(f, recipe, layout, &near, d);
+}
+
+static int take_key(const struct family_key *f, const struct recipe *recipe,
+    const struct rec_recipe_layout *layout, struct key *out, struct diag *d)
+{
+    char dims[200];
+
+    *out = f->key;
+    if (family_is_whole(f))
+        return 0;
+    if (layout)
+        return find_problem(f, recipe, layout, out, d);
+    family_left_out(f, dims, sizeof dims);
+    diag_set(d, NULL, "its key does not say %s: name a recipe and a layout that do", dims);
+    return EXCHANGE_E_LAYOUT;
+}
+
+int exchange_key(const char *file_key, const struct recipe *recipe,
+    const struct rec_recipe_layout *layout, struct key *out, struct diag *d)
+{
+    struct family_key f;
+    int r = family_read(file_key, &f, d);
+
+    if (r)
+        return r == FAMILY_E_UNKNOWN ? EXCHANGE_E_UNKNOWN : EXCHANGE_E_REFUSED;
+    return take_key(&f, recipe, layout, out, d);
+}
+
+// --- entries ---
+
+// Names of tactics that are [tile, number].
+static void name_tactic(struct import *im, struct rec_entry *rec, const char *tactic)
+{
+    char name[96], family[48];
+    int tile, number;
+
+    if (sscanf(tactic, "[%d,%d]", &tile, &number) != 2)
+        return;
+    snprintf(name, sizeof name, "tile %d, number %d", tile, number);
+    snprintf(family, sizeof family, "tile %d", tile);
+    rec->name = arena_copy(&im->a, name, strlen(name));
+    rec->family = arena_copy(&im->a, family, strlen(family));
+}
+
+static int add_entry(struct import *im, const struct fi_entry *e, const struct key *k)
+{
+    struct rec_entry *rec = &im->entries[im->n_entries];
+    char key[KEY_MAX_BYTES];
+    size_t len = key_print(k, key);
+    int r = 0;
+
+    *rec = (struct rec_entry){ .state = "imported", .file_key = e->key, .file_value = e->value };
+    rec->key = arena_copy(&im->a, key, len);
+    if (!rec->key)
+        return -ENOMEM;
+    if (strcmp(e->tactic, "-1") != 0) { // -1: the library's own pick
+        r = record_canonical(e->tactic, strlen(e->tactic), &rec->tactic, &im->a, NULL);
+        if (r > 0)
+            return refuse(im, e, "%s", "its tactic holds a number of 2^53 or more");
+        name_tactic(im, rec, e->tactic);
+    }
+    im->outcome->defaults += !rec->tactic;
+    im->n_entries++;
+    im->facts |= key_facts(k);
+    if (key_tokens(k) > im->greatest)
+        im->greatest = key_tokens(k);
+    return r;
+}
+
+static int carry(struct import *im, const struct fi_entry *e)
+{
+    im->carried[im->n_carried++] = (struct rec_carried){ .key = e->key, .value = e->value };
+    return 0;
+}
+
+static int take_entry(struct import *im, const struct fi_entry *e)
+{
+    struct family_key f;
+    struct diag why = { 0 };
+    struct key k;
+    int r = family_read(e->key, &f, &why);
+
+    if (r == FAMILY_E_UNKNOWN)
+        return carry(im, e);
+    if (r) {
+        refuse(im, e, "its key is refused: %s", why.sentence);
+        diag_at(im->d, e->line, e->column + why.column); // behind the quote
+        return EXCHANGE_E_REFUSED;
+    }
+    if (!family_takes(&f, e->tactic))
+        return refuse(im, e, "no tactic of this operation: %.120s", e->tactic);
+    r = take_key(&f, im->in->recipe, im->in->layout, &k, im->d);
+    if (r)
+        diag_at(im->d, e->line, e->column);
+    return r ? r : add_entry(im, e, &k);
+}
+
+// --- the table around them ---
+
+static int make_ladder(struct import *im)
+{
+    const struct recipe *recipe = im->in->recipe;
+    struct rec_ladder rec = { .kind = "hybrid", .above = "clamp" };
+    uint64_t last = recipe ? recipe->ladder.bucket[recipe->ladder.n - 1] : im->greatest;
+
+    if (recipe && !im->in->tune_max) {
+        im->ladder = recipe->ladder;
+        return 0;
+    }
+    last = im->in->tune_max ? im->in->tune_max : last ? last : 1;
+    REC_SET(&rec, ladder, max, last);
+    return ladder_from(&rec, &im->ladder, im->d) ? EXCHANGE_E_REFUSED : 0;
+}
+
+// Each entry stands at a bucket, and no two at one.
+static int check_buckets(struct import *im)
+{
+    for (size_t i = 0; i < im->n_entries; i++) {
+        const char *text = im->entries[i].key;
+        uint64_t bucket = 0;
+        struct key k;
+
+        key_parse(text, strlen(text), &k, NULL);
+        if (ladder_map(&im->ladder, key_tokens(&k), &bucket) == 0 && bucket == key_tokens(&k))
+            continue;
+        diag_set(im->d, NULL,
+            "%llu tokens are no bucket of the ladder up to %llu: say with which tune_max it was "
+            "tuned",
+            (unsigned long long)key_tokens(&k),
+            (unsigned long long)im->ladder.bucket[im->ladder.n - 1]);
+        return EXCHANGE_E_REFUSED;
+    }
+    return 0;
+}
+
+static int write_table(struct import *im, struct buf *out)
+{
+    const struct fi_cache *c = im->in->cache;
+    struct rec_flashinfer_file file = {
+        .metadata = c->metadata, .records = c->records, .generation = c->generation
+    };
+    struct rec_fingerprint facts;
+    struct rec_ladder ladder;
+    struct rec_table_header h = { .format = TABLE_FORMAT, .method = im->in->method };
+
+    fingerprint_to(&im->outcome->fingerprint, &facts);
+    ladder_to(&im->ladder, &ladder);
+    h.model = im->in->model    ? im->in->model
+              : im->in->recipe ? im->in->recipe->rec.model
+                               : TABLE_ADHOC;
+    h.layout = im->in->layout ? im->in->layout->layout : NULL;
+    h.fingerprint = &facts;
+    h.ladder = &ladder;
+    h.source = im->in->source;
+    h.flashinfer = &file;
+    if (c->ends_in_newline)
+        REC_SET(&file, flashinfer_file, newline, true);
+    if (!c->is_plain && im->in->text)
+        file.text = arena_copy(&im->a, im->in->text, im->in->text_len);
+    file.carried.items = im->carried;
+    file.carried.n = im->n_carried;
+    return table_write(&h, NULL, im->entries, im->n_entries, NULL, 0, out);
+}
+
+// Two keys of the file may be one problem here: then the table would hold it twice.
+static int check_table(struct import *im, const struct buf *text)
+{
+    struct table *t = NULL;
+    struct diag why = { 0 };
+    char *copy = malloc(text->len + 1);
+    int r;
+
+    if (!copy)
+        return -ENOMEM;
+    memcpy(copy, text->data, text->len + 1);
+    r = table_read(copy, text->len, NULL, &t, &why);
+    table_free(t);
+    if (r <= 0)
+        return r;
+    diag_at(im->d, 0, 0);
+    diag_set(im->d, why.field, "as a table: %s", why.sentence);
+    return EXCHANGE_E_REFUSED;
+}
+
+static int take_all(struct import *im)
+{
+    const struct fi_cache *c = im->in->cache;
+    int r = 0;
+
+    for (size_t i = 0; i < c->n && !r; i++)
+        r = take_entry(im, &c->entries[i]);
+    if (!r)
+        r = make_ladder(im);
+    return r ? r : check_buckets(im);
+}
+
+int exchange_in(
+    const struct exchange_in *in, struct buf *out, struct exchange_outcome *outcome, struct diag *d)
+{
+    struct import im = { .in = in, .outcome = outcome, .d = d };
+    int r;
+
+    memset(outcome, 0, sizeof *outcome);
+    flashinfer_facts(in->cache->metadata, &outcome->fingerprint);
+    im.entries = calloc(in->cache->n + 1, sizeof *im.entries);
+    im.carried = calloc(in->cache->n + 1, sizeof *im.carried);
+    r = im.entries && im.carried ? take_all(&im) : -ENOMEM;
+    if (!r)
+        r = write_table(&im, out);
+    if (!r)
+        r = check_table(&im, out);
+    outcome->entries = im.n_entries;
+    outcome->carried = im.n_carried;
+    for (int i = 0; i < FACT_COUNT; i++)
+        if ((im.facts >> i & 1) && !outcome->fingerprint.value[i][0])
+            outcome->unknown |= UINT32_C(1) << i;
+    free(im.entries);
+    free(im.carried);
+    arena_fini(&im.a);
+    return r;
+}
