@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "proto/family.h"
+#include "proto/pytuple.h"
 #include "proto/slice.h"
 
 struct import {
@@ -176,6 +177,15 @@ static int carry(struct import *im, const struct fi_entry *e)
     return 0;
 }
 
+// FlashInfer serves a member only if both say the same class.
+static bool names_runner(const struct fi_entry *e)
+{
+    struct py_tree t;
+
+    return pytuple_read(e->key, strlen(e->key), &t, NULL) == 0 &&
+           pytuple_is(&t, pytuple_item(&t, &t.nodes[0], 1), e->runner);
+}
+
 static int take_entry(struct import *im, const struct fi_entry *e)
 {
     struct family_key f;
@@ -190,6 +200,8 @@ static int take_entry(struct import *im, const struct fi_entry *e)
         diag_at(im->d, e->line, e->column + why.column); // behind the quote
         return EXCHANGE_E_REFUSED;
     }
+    if (!names_runner(e))
+        return refuse(im, e, "its value names another runner than its key: %.60s", e->runner);
     if (!family_takes(&f, e->tactic))
         return refuse(im, e, "no tactic of this operation: %.120s", e->tactic);
     r = take_key(&f, im->in->recipe, im->in->layout, &k, im->d);
