@@ -15,7 +15,7 @@ struct node {
     uint32_t table; // in generation.tables
     uint32_t scope : 30;
     uint32_t denied : 1;
-    uint32_t disputed : 1; // the next node claims another tactic with as much right
+    uint32_t disputed : 1; // the next node has as much right to answer
 };
 
 // One table knows one problem at some of its buckets.
@@ -336,15 +336,14 @@ static void add_entry(struct build *b, uint32_t at, const struct table_entry *e)
     x->n_rungs++;
 }
 
-// Undated imports of one layer that name different tactics: files cannot say which is right.
+// Undated imports of one layer: nothing in the files says which is right.
 static bool is_disputed(const struct generation *g, const struct node *x, const struct node *y)
 {
     const struct table_entry *a = x->entry, *b = y->entry;
 
     return x->hash == y->hash && key_bytes_order(a, b) == 0 &&
            g->tables[x->table]->layer == g->tables[y->table]->layer && a->state == ENTRY_IMPORTED &&
-           b->state == ENTRY_IMPORTED && !a->date && !b->date &&
-           strcmp(a->tactic ? a->tactic : "", b->tactic ? b->tactic : "") != 0;
+           b->state == ENTRY_IMPORTED && !a->date && !b->date;
 }
 
 static void mark_disputes(const struct generation *g)
@@ -690,8 +689,15 @@ static int strangeness(const struct generation *g, const struct store_asker *a, 
     return n;
 }
 
-// Node `at` could be served. Of imports that dispute with it the one whose file was written under
-// the asker's versions is; if none stands out, the first one, and that is told.
+static bool same_tactic(const struct node *x, const struct node *y)
+{
+    const char *a = x->entry->tactic, *b = y->entry->tactic;
+
+    return a == b || (a && b && !strcmp(a, b));
+}
+
+// Node `at` could be served. Of imports with as much right the one whose file was written under the
+// asker's versions is; if none stands out, the first one, and that is told where tactics differ.
 static uint32_t settle(
     const struct generation *g, struct store_asker *a, uint32_t at, bool *is_conflict)
 {
@@ -707,9 +713,13 @@ static uint32_t settle(
         if (next->denied || scope_match(g, a, next->scope) != FINGERPRINT_SAME)
             continue;
         n = strangeness(g, a, next->table);
-        *is_conflict = n == least || (*is_conflict && n > least);
-        best = n < least ? i + 1 : best;
-        least = n < least ? n : least;
+        if (n < least) {
+            best = i + 1;
+            least = n;
+            *is_conflict = false;
+        } else if (n == least && !same_tactic(next, &nodes[best])) {
+            *is_conflict = true;
+        }
     }
     return best;
 }
