@@ -139,12 +139,13 @@ def agreed_table(broadcast, all_gather, rank, world_size, recipe, layout=None, *
                             object is a dict of bytes, text and numbers, at most 16 MiB, or a dict with why not.
     all_gather(obj) -> list the caller's collective: everybody's object, world_size of them, in any order
     recipe, layout          as Client.table takes them
-    client                  a Client, or a function that makes one; default: Client
+    client                  a Client without a job (a job is known to one node's daemon), or a function that makes
+                            one; default: Client
     wait_ms                 rank 0's daemon may hold the table back so long, until it is whole
 
     Each rank checks the table on its own node: its daemon must answer, must not deny a problem of it, and the
-    facts that the table depends on must be the process's own. What a node's daemon denies of a problem that it
-    has no answer for itself cannot be seen here. Never raises, and does not wait beyond the clients' deadlines;
+    facts that the table depends on must be the process's own. A rule of a node's daemon is seen only where it leaves
+    that daemon without an answer of its own. Never raises, and does not wait beyond the clients' deadlines;
     how long the two collectives wait for a rank is the caller's affair. Calls each of them exactly once.
     """
     made = {}

@@ -102,8 +102,15 @@ def _asking(client, found, job=None, rank=None, timeout_ms=TIMEOUT_MS, confirmed
 
 
 def _fetch(model, ep, tp, found, client, wait_ms, **options):
+    """The table, with at least one answer in it. Raises."""
+    layout = _layout(ep, tp)
     with _asking(client, found, **options) as asking:
-        return agree.fetch_table(asking, model, _layout(ep, tp), wait_ms)
+        table = asking.table(model, layout, wait_ms)
+    if not table.covered:
+        # Without the job: its snapshot knows that nothing is there, and not why.
+        with _asking(client, found, **{**options, "job": None}) as asking:
+            raise Refusal(agree.reason_of_nothing(asking, model, layout, table.total))
+    return table
 
 
 @contextlib.contextmanager
@@ -232,17 +239,15 @@ def _agree(broadcast, all_gather, rank, world_size, model, ep, tp, wait_ms, clie
     """(table, environment, why) as agree.exchange; one broadcast and one all_gather on every path."""
     found, missing = attempt(_metadata)
 
-    def asking():
+    def fetch():
         if missing:
             raise Refusal(missing)
-        return _asking(client, found, rank=rank, **options)
-
-    def fetch():
-        with asking() as own:
-            return agree.fetch_table(own, model, _layout(ep, tp), wait_ms)
+        return _fetch(model, ep, tp, found, client, wait_ms, rank=rank, **options)
 
     def check(table):
-        with asking() as own:
+        if missing:
+            raise Refusal(missing)
+        with _asking(client, found, **{**options, "job": None}) as own:  # rank 0's daemon alone knows the job
             agree.check_table(own, table)
         table.flashinfer(found)  # it must be something that this FlashInfer can be given
 
