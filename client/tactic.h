@@ -271,6 +271,14 @@ int tactic_table_flashinfer_store(
 int tactic_flashinfer_problem(struct tactic *t, const char *recipe, const char *layout,
     const char *file_key, char *out, size_t out_bytes);
 
+// --- recipes of this machine ---
+
+// The problems of a recipe's layout (NULL = its first), every bucket of its ladder one: keys, each
+// ended by a newline. From this machine's folders of recipes; the daemon may know others. The
+// caller frees *out. TACTIC_E_NOT_FOUND: no such recipe or layout; TACTIC_E_REFUSED: its file
+// cannot be read.
+int tactic_recipe_problems(struct tactic *t, const char *recipe, const char *layout, char **out);
+
 // --- wishes ---
 
 struct tactic_wanted {

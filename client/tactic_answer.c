@@ -79,15 +79,22 @@ static void say_default(struct buf *b, const struct tactic_answer *a)
     say_place(b, a);
 }
 
-static void say_miss(struct buf *b, const struct tactic_answer *a, const char *detail)
+static void say_miss(struct buf *b, const struct tactic_answer *a, const char *detail,
+    const struct rec_tell_lookup *rec)
 {
     buf_printf(b, "%s", detail ? detail : a->reason);
+    for (size_t i = 0; i < rec->differs.n; i++) {
+        const struct rec_difference *d = &rec->differs.items[i];
+
+        buf_printf(b, "%s%s %s there, %s here", i ? ", " : ": ", d->fact, d->have, d->want);
+    }
     if (a->next)
         buf_printf(b, "; %s", a->next);
 }
 
 // The answer in words; NULL when memory is gone.
-static const char *say(const struct tactic_answer *a, const char *detail, struct arena *arena)
+static const char *say(const struct tactic_answer *a, const char *detail,
+    const struct rec_tell_lookup *rec, struct arena *arena)
 {
     struct buf b = { 0 };
     const char *text;
@@ -100,7 +107,7 @@ static const char *say(const struct tactic_answer *a, const char *detail, struct
         say_default(&b, a);
         break;
     case TACTIC_MISS:
-        say_miss(&b, a, detail);
+        say_miss(&b, a, detail, rec);
         break;
     }
     text = buf_error(&b) ? NULL : arena_copy(arena, b.data, b.len);
@@ -156,7 +163,7 @@ struct tactic_answer *answer_new(struct arena *a, const struct rec_tell_lookup *
     fill(&answer->pub, rec);
     if (answer->pub.kind == TACTIC_MISS && !answer->pub.reason)
         fill_miss(&answer->pub, rec);
-    answer->pub.sentence = say(&answer->pub, detail, &answer->a);
+    answer->pub.sentence = say(&answer->pub, detail, rec, &answer->a);
     if (!answer->pub.sentence) {
         tactic_answer_free(&answer->pub);
         return NULL;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tactic_flashinfer: tables as FlashInfer keeps them, and its keys as problems. Part of libtactic.
+// tactic_flashinfer: tables as FlashInfer keeps them, its keys as problems, and the recipes that
+// say what its keys leave out. Part of libtactic.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,11 +154,24 @@ static int find_problem(struct tactic *t, const struct recipe *recipe, const cha
     return 0;
 }
 
+// Reads the recipe called `name`. Returns 0 or a tactic_error.
+static int open_recipe(struct tactic *t, const char *name, struct recipe **out)
+{
+    struct diag d = { 0 };
+    int r = read_recipe(t, name, out, &d);
+
+    if (!r)
+        return 0;
+    if (r == -ENOMEM)
+        return tactic_fail_conn(t, r);
+    return tactic_fail(t, r == -ENOENT ? TACTIC_E_NOT_FOUND : TACTIC_E_REFUSED, "recipe %.80s: %s",
+        name, r == -ENOENT ? "no such file" : d.sentence);
+}
+
 int tactic_flashinfer_problem(struct tactic *t, const char *recipe, const char *layout,
     const char *file_key, char *out, size_t out_bytes)
 {
     struct recipe *read = NULL;
-    struct diag d = { 0 };
     int r = tactic_enter(t);
 
     if (r)
@@ -166,12 +180,58 @@ int tactic_flashinfer_problem(struct tactic *t, const char *recipe, const char *
         return tactic_leave(
             t, tactic_fail(t, TACTIC_E_ARGUMENT, "give a key and room for another"));
     out[0] = '\0';
-    r = recipe ? read_recipe(t, recipe, &read, &d) : 0;
-    if (r)
-        r = tactic_fail(t, r == -ENOENT ? TACTIC_E_NOT_FOUND : TACTIC_E_REFUSED, "recipe %.80s: %s",
-            recipe, r == -ENOENT ? "no such file" : d.sentence);
-    else
+    if (recipe)
+        r = open_recipe(t, recipe, &read);
+    if (!r)
         r = find_problem(t, read, layout, file_key, out, out_bytes);
+    recipe_free(read);
+    return tactic_leave(t, r);
+}
+
+// --- recipes ---
+
+// One key a line, malloc'ed; NULL when memory is gone.
+static char *list_problems(const struct recipe *recipe, const struct rec_recipe_layout *l)
+{
+    size_t n = recipe_keys(recipe, l, NULL, 0);
+    struct key *keys = calloc(n + 1, sizeof *keys);
+    char text[KEY_MAX_BYTES], *list;
+    struct buf b = { 0 };
+
+    if (!keys)
+        return NULL;
+    recipe_keys(recipe, l, keys, n);
+    buf_str(&b, "");
+    for (size_t i = 0; i < n; i++) {
+        key_print(&keys[i], text);
+        buf_printf(&b, "%s\n", text);
+    }
+    free(keys);
+    list = buf_take(&b, NULL);
+    buf_fini(&b);
+    return list;
+}
+
+int tactic_recipe_problems(struct tactic *t, const char *recipe, const char *layout, char **out)
+{
+    const struct rec_recipe_layout *l;
+    struct recipe *read = NULL;
+    int r;
+
+    if (!out)
+        return TACTIC_E_ARGUMENT;
+    *out = NULL;
+    r = tactic_enter(t);
+    if (r)
+        return r;
+    if (!recipe)
+        return tactic_leave(t, tactic_fail(t, TACTIC_E_ARGUMENT, "name a recipe"));
+    r = open_recipe(t, recipe, &read);
+    l = r ? NULL : recipe_layout(read, layout);
+    if (!r && !l)
+        r = tactic_fail(t, TACTIC_E_NOT_FOUND, "the recipe has no layout %s", layout);
+    if (!r && !(*out = list_problems(read, l)))
+        r = tactic_fail_conn(t, -ENOMEM);
     recipe_free(read);
     return tactic_leave(t, r);
 }

@@ -12,7 +12,8 @@ import tempfile
 
 PARTS = ("bin/tacticd", "bin/tunectl", "libexec/tacticd/tactic-launch", "include/tactic.h", "lib/systemd/system/tacticd.service",
          "lib/sysusers.d/tacticd.conf", "lib/tmpfiles.d/tacticd.conf", "share/tacticd/tables/recipes/qwen2.5-0.5b.json",
-         "share/man/man1/tunectl.1", "share/man/man3/libtactic.3", "share/man/man5/tacticd.conf.5", "share/man/man8/tacticd.8")
+         "share/man/man1/tunectl.1", "share/man/man3/libtactic.3", "share/man/man5/tacticd.conf.5", "share/man/man8/tacticd.8",
+         "tacticd/__init__.py", "tacticd/flashinfer.py")
 
 
 def install(build, root):

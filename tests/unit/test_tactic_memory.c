@@ -8,10 +8,12 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/tactic.h"
@@ -35,8 +37,10 @@ static int is_over(void)
 {
     if (left < 0)
         return 0;
-    if (left == 0)
+    if (left == 0) {
+        errno = ENOMEM; // as the real ones do
         return 1;
+    }
     left--;
     return 0;
 }
@@ -75,10 +79,13 @@ static const char table[] =
 
 static struct stand_in door = { .table = table };
 static char path[100];
+static char recipes[100]; // folder with a folder of recipes
 
 static struct tactic *open_door(void)
 {
-    struct tactic_options o = { .size = sizeof o, .socket = path, .timeout_ms = 10000 };
+    struct tactic_options o = {
+        .size = sizeof o, .socket = path, .timeout_ms = 10000, .packaged_dir = recipes
+    };
     struct tactic *t = NULL;
 
     assert_int_equal(tactic_open(&o, &t), 0);
@@ -178,6 +185,16 @@ static int load(struct tactic *t)
     return tactic_fallback_load(t);
 }
 
+static int problems(struct tactic *t)
+{
+    char *out;
+    int r = tactic_recipe_problems(t, "m", NULL, &out);
+
+    assert_true(!r == !!out);
+    free(out);
+    return r;
+}
+
 static void test_lookup(void **state)
 {
     (void)state;
@@ -203,11 +220,50 @@ static void test_fallback(void **state)
     squeeze(load);
 }
 
+static void test_recipe(void **state)
+{
+    (void)state;
+    squeeze(problems);
+}
+
+// A recipe of one problem, in a folder of its own.
+static void write_recipe(void)
+{
+    char name[200], key[512];
+    FILE *f;
+
+    snprintf(recipes, sizeof recipes, "/tmp/test_tactic_memory.%d.d", getpid());
+    snprintf(name, sizeof name, "%s/recipes", recipes);
+    assert_int_equal(mkdir(recipes, 0700) | mkdir(name, 0700), 0);
+    snprintf(name, sizeof name, "%s/recipes/m.json", recipes);
+    f = fopen(name, "w");
+    assert_non_null(f);
+    stand_in_key(1, key);
+    strstr(key, ",m=1,")[3] = '*'; // the tokens are the ladder's
+    fprintf(f,
+        "{\"format\":1,\"model\":\"m\",\"ladder\":{\"kind\":\"pow2\",\"max\":8},\"layouts\":"
+        "[{\"layout\":\"l\",\"problems\":[{\"name\":\"p\",\"key\":\"%s\"}]}]}",
+        key);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void remove_recipe(void)
+{
+    char name[200];
+
+    snprintf(name, sizeof name, "%s/recipes/m.json", recipes);
+    unlink(name);
+    *strrchr(name, '/') = '\0';
+    rmdir(name);
+    rmdir(recipes);
+}
+
 static int start(void **state)
 {
     (void)state;
     snprintf(path, sizeof path, "/tmp/test_tactic_memory.%d", getpid());
     stand_in_start(&door, path);
+    write_recipe();
     return 0;
 }
 
@@ -215,6 +271,7 @@ static int stop(void **state)
 {
     (void)state;
     stand_in_stop(&door);
+    remove_recipe();
     return 0;
 }
 
@@ -226,6 +283,7 @@ int main(void)
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_want),
         cmocka_unit_test(test_fallback),
+        cmocka_unit_test(test_recipe),
     };
 
     return cmocka_run_group_tests(tests, start, stop);
