@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// digest: content names. BLAKE2b from libsodium; the only file of proto/ that knows it.
+// digest: content names. BLAKE2b from libsodium.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
