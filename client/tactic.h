@@ -111,6 +111,7 @@ struct tactic_options {
     const char *state_dir;    // default /var/lib/tacticd
     const char *site_dir;     // default /etc/tacticd/tables
     const char *packaged_dir; // default: where this library was installed
+    const char *keys_dir;     // public keys of bundles; default /etc/tacticd/keys
 };
 
 // --- handle ---

@@ -101,6 +101,7 @@ struct store_table *store_table_unref(struct store_table *t)
         table_free(t->table);
         free(t->file);
         free(t->suffix);
+        free(t->signer);
         free(t);
     }
     return NULL;
@@ -217,6 +218,16 @@ struct ranked {
     int rank;
 };
 
+// Tables of one bundle have its name: the last one, whose own name is the greatest, comes first.
+static int place_order(const struct store_table *x, const struct store_table *y)
+{
+    uint32_t x_line = x->table->n ? x->table->entries[0].line : 0;
+    uint32_t y_line = y->table->n ? y->table->entries[0].line : 0;
+    int order = strcmp(y->file, x->file);
+
+    return order ? order : (y_line > x_line) - (y_line < x_line);
+}
+
 // Layers in order; inside one, a model's tables before the loose ones, then the greatest name
 // first.
 static int table_order(const void *a, const void *b)
@@ -229,7 +240,7 @@ static int table_order(const void *a, const void *b)
         return x->rank - y->rank;
     if (x_adhoc != y_adhoc)
         return x_adhoc - y_adhoc;
-    return strcmp(y->t->file, x->t->file);
+    return place_order(x->t, y->t);
 }
 
 static bool sort_tables(struct generation *g, struct store_table *const *tables, bool learned_first)

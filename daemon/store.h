@@ -5,6 +5,7 @@
 // no library but proto. Not thread-safe; a generation being built is nobody else's.
 #pragma once
 #include "proto/deny.h"
+#include "proto/sign.h"
 #include "proto/table.h"
 #include "proto/wire.h"
 
@@ -32,6 +33,7 @@ struct store_table {
     // status.
     uint64_t asked_stale;
     char stale_facts[256], stale_command[256]; // "" = not met yet
+    struct sign_public *signer; // of the bundle it stands in; NULL = a file of its own. Owned
     unsigned refs;
 };
 // Takes `table`. NULL when memory is gone (the table is freed).
