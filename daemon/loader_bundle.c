@@ -76,24 +76,14 @@ static struct store_table *sign_table(
     return t;
 }
 
-// Reads one table from a copy of its bytes, which it keeps.
 static int take_table(struct pack *p, const struct bundle *b, const struct bundle_table *from,
     const char *path, struct diag *d)
 {
-    char *copy = malloc(from->len + 1);
     struct table *table;
-    int r;
+    int r = bundle_table_read(from, path, &table, d);
 
-    if (!copy)
-        return -ENOMEM;
-    memcpy(copy, from->text, from->len);
-    copy[from->len] = '\0';
-    r = table_read(copy, from->len, path, &table, d);
-    if (r) {
-        diag_at(d, d->line ? d->line + from->line - 1 : 0, d->column);
-        return r > 0 ? BUNDLE_E_REFUSED : r;
-    }
-    table_move_lines(table, from->line - 1);
+    if (r)
+        return r;
     p->tables[p->n] = sign_table(table, path, &b->key);
     return p->tables[p->n] ? (p->n++, 0) : -ENOMEM;
 }

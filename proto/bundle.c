@@ -3,6 +3,7 @@
 #include "proto/bundle.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char seal_open[] = "{\"bundle\":";
@@ -110,7 +111,7 @@ static int read_seal(
     }
     if (!is_trusted(&b->key, trust)) {
         diag_set(
-            d, NULL, "signed with key %s, which is not trusted here", sign_name(&b->key, name));
+            d, NULL, "signed with key %s, not with one that is trusted", sign_name(&b->key, name));
         return BUNDLE_E_UNTRUSTED;
     }
     if (!sign_holds(&b->key, rest->text, rest->len, signature))
@@ -226,6 +227,24 @@ void bundle_fini(struct bundle *b)
 {
     arena_fini(&b->a);
     memset(b, 0, sizeof *b);
+}
+
+int bundle_table_read(
+    const struct bundle_table *from, const char *file, struct table **out, struct diag *d)
+{
+    char *copy = malloc(from->len + 1);
+    int r;
+
+    if (!copy)
+        return -ENOMEM;
+    memcpy(copy, from->text, from->len);
+    copy[from->len] = '\0';
+    r = table_read(copy, from->len, file, out, d);
+    if (!r)
+        table_move_lines(*out, from->line - 1);
+    else if (d && d->line)
+        diag_at(d, d->line + from->line - 1, d->column);
+    return r > 0 ? BUNDLE_E_REFUSED : r;
 }
 
 // --- writing ---

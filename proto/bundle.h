@@ -10,6 +10,7 @@
 
 #include "proto/record.h"
 #include "proto/sign.h"
+#include "proto/table.h"
 
 #define BUNDLE_FORMAT         1
 #define BUNDLE_SUFFIX         ".bundle"
@@ -51,6 +52,10 @@ bool bundle_is(const char *text, size_t len);
 int bundle_read(const char *text, size_t len, const char *file, const struct bundle_trust *trust,
     struct bundle *out, struct diag *d);
 void bundle_fini(struct bundle *b);
+// Reads one of its tables, from a copy; lines of entries, and of what is wrong, are those of the
+// bundle. Returns 0, BUNDLE_E_REFUSED with `d` filled, or -ENOMEM.
+int bundle_table_read(
+    const struct bundle_table *from, const char *file, struct table **out, struct diag *d);
 
 // May a table have this name in a bundle?
 bool bundle_name_is_good(const char *name);

@@ -127,7 +127,7 @@ int sign_public_read(const char *text, size_t len, struct sign_public *out, stru
     if (r && starts_with(text, len, secret_word))
         diag_set(d, NULL, "a secret key: only its .pub file belongs here; make a new key");
     else if (r)
-        diag_set(d, NULL, "not a public key: one line, %s and 64 hex digits", public_word);
+        diag_set(d, NULL, "not a public key: one line, %sand 64 hex digits", public_word);
     return r;
 }
 
@@ -138,6 +138,6 @@ int sign_secret_read(const char *text, size_t len, struct sign_secret *out, stru
     if (r && starts_with(text, len, public_word))
         diag_set(d, NULL, "a public key: sign with the file without .pub");
     else if (r)
-        diag_set(d, NULL, "not a secret key: one line, %s and 64 hex digits", secret_word);
+        diag_set(d, NULL, "not a secret key: one line, %sand 64 hex digits", secret_word);
     return r;
 }
