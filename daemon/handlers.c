@@ -138,16 +138,22 @@ static const char *take_text(struct arena *a, const char *text)
     return arena_copy(a, text, strlen(text));
 }
 
+const struct rec_table_header *handlers_recipe_header(
+    const struct handlers *h, const struct rec_table_header *header)
+{
+    const struct recipe *r = saver_recipe(h->saver, header->model);
+
+    return r && recipe_layout(r, header->layout) ? header : NULL;
+}
+
 // The table that a missed problem belongs to, of the asker's environment or of another; NULL = no
 // recipe makes one today.
 static const struct rec_table_header *recipe_table(
     const struct handlers *h, const struct store_answer *found)
 {
     const struct store_table *t = found->table ? found->table : found->orphan;
-    const struct rec_table_header *header = t ? &t->table->header : NULL;
-    const struct recipe *r = header ? saver_recipe(h->saver, header->model) : NULL;
 
-    return r && recipe_layout(r, header->layout) ? header : NULL;
+    return t ? handlers_recipe_header(h, &t->table->header) : NULL;
 }
 
 static bool is_ambiguous(const struct handlers *h, const struct key *key)
@@ -165,9 +171,7 @@ static bool is_plain(const char *word)
                                        "0123456789._+=,:@%/-")];
 }
 
-// The command that sweeps a problem, or the whole table it belongs to; a shell must take it as it
-// stands.
-static const char *sweep_command(const struct handlers *h, const struct rec_table_header *header,
+const char *handlers_sweep_command(const struct handlers *h, const struct rec_table_header *header,
     const struct key *problem, enum wanted wanted, const struct wanted_outcome *outcome,
     struct arena *a)
 {
@@ -352,7 +356,7 @@ static void note_miss(struct handlers *h, const struct fingerprint *fp, const ch
     tell_wanted(wanted, &outcome, found, out, a);
     // Where nothing is swept no command helps; but an orphaned table is worth its command then.
     if ((wanted != WANTED_UNSWEEPABLE && wanted != WANTED_PAUSED) || found->orphan)
-        out->command = sweep_command(h, header, &p.key, wanted, &outcome, a);
+        out->command = handlers_sweep_command(h, header, &p.key, wanted, &outcome, a);
     if (wanted == WANTED_UNSWEEPABLE && out->command)
         out->command = helpless_command(out->command, a);
 }

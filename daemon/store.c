@@ -631,6 +631,22 @@ static bool in_run(
            !memcmp(node_key(n), key, len);
 }
 
+bool generation_serves(
+    const struct generation *g, const char *key, size_t len, const struct fingerprint *fp)
+{
+    const struct store_index *x = g->index;
+    uint64_t hash = key_hash(key, len);
+
+    for (uint32_t i = node_first(x, key, len, hash); in_run(x, i, key, len, hash); i++) {
+        const struct node *n = &x->nodes[i];
+
+        if (!n->denied && facts_compare(&g->tables[n->table]->table->fingerprint, fp,
+                              x->scopes[n->scope].facts, NULL) == FINGERPRINT_SAME)
+            return true;
+    }
+    return false;
+}
+
 // Remembers the most telling reason of a miss: denied, then stale, then unknown facts, then another
 // device.
 static void note_near(const struct generation *g, struct store_asker *a, const struct node *n,

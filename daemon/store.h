@@ -79,6 +79,9 @@ struct store_answer;
 // Would another sweep change nothing? The answer is confirmed, or of a layer that goes before what
 // is learned.
 bool generation_settles(const struct generation *g, const struct store_answer *a);
+// Would a key be answered, hit or default, to who has that environment? Exact bytes only.
+bool generation_serves(
+    const struct generation *g, const char *key, size_t len, const struct fingerprint *fp);
 
 struct store;
 struct store *store_new(uint32_t max_fingerprints);
