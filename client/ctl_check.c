@@ -1,20 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// ctl_check: files, offline: tables, recipes and deny files, by the readers that the daemon uses.
-// What a file is follows from what stands in it, not from its name.
+// ctl_check: files, offline: tables, bundles, recipes and deny files, by the readers that the
+// daemon uses. What a file is follows from what stands in it, not from its name.
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "client/ctl.h"
+#include "client/ctl_file.h"
+#include "client/ctl_sign.h"
 #include "client/print.h"
+#include "proto/bundle.h"
 #include "proto/deny.h"
 #include "proto/recipe.h"
 #include "proto/table.h"
+
+// A table of a bundle.
+struct checked_table {
+    uint64_t has;
+    const char *file;
+    uint64_t line, entries;
+};
+static const struct record_field checked_table_fields[] = {
+    { "file", RECORD_STR, true, offsetof(struct checked_table, file), NULL, "" },
+    { "line", RECORD_U64, true, offsetof(struct checked_table, line), NULL, "" },
+    { "entries", RECORD_U64, true, offsetof(struct checked_table, entries), NULL, "" },
+};
+static const struct record_type checked_table_type = { "checked_table", "",
+    sizeof(struct checked_table), 3, checked_table_fields };
 
 // What is printed about a file with --json: a record like others, known here only.
 struct checked {
@@ -24,6 +38,13 @@ struct checked {
     uint64_t line, column;
     const char *field, *sentence;
     uint64_t entries;
+    const char *key, *date; // of a bundle
+    struct {
+        struct checked_table *items;
+        size_t n;
+    } tables;
+    const struct bundle_trust *trust; // not printed: the key that a bundle must be signed with
+    struct arena a;                   // texts above
 };
 enum { HAS_OK = 2, HAS_LINE, HAS_COLUMN, HAS_ENTRIES = 7 };
 #define CHECKED(name, kind, need)                                                                  \
@@ -39,6 +60,9 @@ static const struct record_field checked_fields[] = {
     CHECKED(field, RECORD_STR, false),
     CHECKED(sentence, RECORD_STR, false),
     CHECKED(entries, RECORD_U64, false),
+    CHECKED(key, RECORD_STR, false),
+    CHECKED(date, RECORD_STR, false),
+    { "tables", RECORD_LIST, false, offsetof(struct checked, tables), &checked_table_type, "" },
 };
 static const struct record_type checked_type = { "checked", "", sizeof(struct checked),
     sizeof checked_fields / sizeof checked_fields[0], checked_fields };
@@ -55,51 +79,6 @@ struct probe {
 static const struct record_field probe_fields[] = { PROBE(header), PROBE(layouts), PROBE(rules) };
 static const struct record_type probe_type = { "file", "", sizeof(struct probe), 3, probe_fields };
 
-static int read_all(int fd, char *text, size_t len)
-{
-    for (size_t at = 0; at < len;) {
-        ssize_t n = read(fd, text + at, len - at);
-
-        if (n < 0 && errno != EINTR)
-            return -errno;
-        if (n == 0)
-            return -EIO; // shorter than it was a moment ago
-        if (n > 0)
-            at += (size_t)n;
-    }
-    return 0;
-}
-
-// Reads a whole regular file, at most as much as the daemon reads. Returns 0 or -errno.
-static int read_file(const char *path, char **text, size_t *len)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), r = 0;
-    struct stat st;
-
-    *text = NULL;
-    if (fd < 0)
-        return -errno;
-    if (fstat(fd, &st))
-        r = -errno;
-    else if (!S_ISREG(st.st_mode))
-        r = S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL;
-    else if (st.st_size > (off_t)RECORD_MAX_JSON_BYTES)
-        r = -EFBIG;
-    *len = r ? 0 : (size_t)st.st_size;
-    if (!r && !(*text = malloc(*len + 1)))
-        r = -ENOMEM;
-    if (!r) {
-        (*text)[*len] = '\0';
-        r = read_all(fd, *text, *len);
-    }
-    close(fd);
-    if (r) {
-        free(*text);
-        *text = NULL;
-    }
-    return r;
-}
-
 static int check_table(char *text, size_t len, struct checked *out, struct diag *d)
 {
     struct table *t;
@@ -112,6 +91,45 @@ static int check_table(char *text, size_t len, struct checked *out, struct diag 
     out->has |= UINT64_C(1) << HAS_ENTRIES;
     table_free(t);
     return 0;
+}
+
+static int check_packed(const struct bundle_table *from, struct checked *out, struct diag *d)
+{
+    struct table *t;
+    int r = bundle_table_read(from, out->file, &t, d);
+
+    if (r)
+        return r;
+    out->tables.items[out->tables.n++] = (struct checked_table){
+        .file = arena_copy(&out->a, from->file, strlen(from->file)),
+        .line = from->line,
+        .entries = t->n,
+    };
+    out->entries += t->n;
+    table_free(t);
+    return 0;
+}
+
+static int check_bundle(const char *text, size_t len, struct checked *out, struct diag *d)
+{
+    char hex[SIGN_KEY_HEX_BYTES];
+    struct bundle b;
+    int r = bundle_read(text, len, out->file, out->trust, &b, d);
+
+    out->kind = "bundle";
+    if (r)
+        return r;
+    sign_hex(b.key.bytes, sizeof b.key.bytes, hex);
+    out->key = arena_copy(&out->a, hex, strlen(hex));
+    out->date = arena_copy(&out->a, b.date, strlen(b.date));
+    out->tables.items = arena_take(&out->a, b.n * sizeof *out->tables.items);
+    r = out->key && out->date && out->tables.items ? 0 : -ENOMEM;
+    for (size_t i = 0; i < b.n && !r; i++)
+        r = check_packed(&b.tables[i], out, d);
+    if (!r)
+        out->has |= UINT64_C(1) << HAS_ENTRIES;
+    bundle_fini(&b);
+    return r;
 }
 
 static int check_recipe(const char *text, size_t len, struct checked *out, struct diag *d)
@@ -151,6 +169,16 @@ static int check_text(char *text, size_t len, struct checked *out, struct diag *
     struct arena a = { 0 };
     int r = 0;
 
+    if (bundle_is(text, len)) {
+        r = check_bundle(text, len, out, d);
+        free(text);
+        return r;
+    }
+    if (len > RECORD_MAX_JSON_BYTES) {
+        free(text);
+        diag_set(d, NULL, "larger than 16 MiB");
+        return RECORD_E_SYNTAX;
+    }
     // A table's first line says what it is, so that its own reader tells what is wrong with it.
     if (len >= sizeof table_start - 1 && !memcmp(text, table_start, sizeof table_start - 1))
         return check_table(text, len, out, d);
@@ -176,6 +204,7 @@ static int check_text(char *text, size_t len, struct checked *out, struct diag *
 static void note_fault(struct checked *out, const struct diag *d)
 {
     out->ok = false;
+    out->tables.n = 0; // used whole or not at all
     out->sentence = d->sentence;
     out->field = d->field[0] ? d->field : NULL;
     out->line = d->line;
@@ -191,11 +220,18 @@ static void show(const struct checked *out, struct diag *d)
     char text[1024];
 
     diag_file(d, out->file);
-    if (out->ok)
+    if (!out->ok)
+        print_line(PRINT_BAD, "%s", diag_text(d, text, sizeof text));
+    else if (out->key)
+        print_line(PRINT_PLAIN, "%s: good bundle, %llu entries, signed %s with key %.16s",
+            out->file, (unsigned long long)out->entries, out->date, out->key);
+    else
         print_line(PRINT_PLAIN, "%s: good %s, %llu entries", out->file, out->kind,
             (unsigned long long)out->entries);
-    else
-        print_line(PRINT_BAD, "%s", diag_text(d, text, sizeof text));
+    for (size_t i = 0; out->ok && i < out->tables.n; i++)
+        print_line(PRINT_PLAIN, "  line %llu: %s, %llu entries",
+            (unsigned long long)out->tables.items[i].line, out->tables.items[i].file,
+            (unsigned long long)out->tables.items[i].entries);
 }
 
 // A path may be any bytes; JSON may not.
@@ -211,16 +247,17 @@ static const char *json_name(const char *path, char out[PATH_MAX])
 }
 
 // Checks one file and adds it to the JSON or prints it; true if it is good.
-static bool check_file(struct ctl *c, const char *path, struct buf *json)
+static bool check_file(
+    struct ctl *c, const char *path, const struct bundle_trust *trust, struct buf *json)
 {
-    struct checked out = { .file = path, .kind = "unknown", .ok = true };
+    struct checked out = { .file = path, .kind = "unknown", .ok = true, .trust = trust };
     struct diag d = { 0 };
     char *text, name[PATH_MAX];
     size_t len = 0;
-    int r = read_file(path, &text, &len);
+    int r = ctl_file_read(path, BUNDLE_MAX_BYTES, &text, &len);
 
     if (r)
-        diag_set(&d, NULL, "%s", r == -EFBIG ? "larger than 16 MiB" : strerror(-r));
+        diag_set(&d, NULL, "%s", r == -EFBIG ? "larger than 64 MiB" : strerror(-r));
     else
         r = check_text(text, len, &out, &d);
     if (r && !d.sentence[0])
@@ -234,17 +271,23 @@ static bool check_file(struct ctl *c, const char *path, struct buf *json)
         buf_str(json, json->len > 1 ? "," : "");
         record_encode(&checked_type, &out, json); // nothing in it can fail but memory
     }
+    arena_fini(&out.a);
     return out.ok;
 }
 
 int ctl_check(struct ctl *c)
 {
+    struct bundle_trust trust = { .n = 1 };
+    struct sign_public key;
     struct buf json = { 0 };
     size_t bad = 0;
 
+    if (c->o.opt_key && !ctl_sign_public(c->o.opt_key, &key))
+        return CTL_MISS;
+    trust.keys = &key;
     buf_str(&json, "[");
     for (size_t i = 0; i < c->n_args; i++)
-        bad += !check_file(c, c->args[i], &json);
+        bad += !check_file(c, c->args[i], c->o.opt_key ? &trust : NULL, &json);
     buf_str(&json, "]");
     if (c->o.opt_json && !buf_error(&json))
         print_json(json.data, json.len);

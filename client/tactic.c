@@ -16,6 +16,7 @@
 
 #define STATE_DIR "/var/lib/tacticd"
 #define SITE_DIR  "/etc/tacticd/tables"
+#define KEYS_DIR  "/etc/tacticd/keys"
 
 static const char *const error_words[] = {
     [TACTIC_OK] = "done",
@@ -171,7 +172,8 @@ static bool fill(struct tactic *t, const struct tactic_options *o)
            take(t->asker.job, sizeof t->asker.job, o->job, "") &&
            take(t->state_dir, sizeof t->state_dir, o->state_dir, STATE_DIR) &&
            take(t->site_dir, sizeof t->site_dir, o->site_dir, SITE_DIR) &&
-           take(t->packaged_dir, sizeof t->packaged_dir, o->packaged_dir, TACTICD_PACKAGED_DIR);
+           take(t->packaged_dir, sizeof t->packaged_dir, o->packaged_dir, TACTICD_PACKAGED_DIR) &&
+           take(t->keys_dir, sizeof t->keys_dir, o->keys_dir, KEYS_DIR);
 }
 
 static const char *socket_path(const struct tactic_options *o)

@@ -111,6 +111,7 @@ struct tactic_options {
     const char *state_dir;    // default /var/lib/tacticd
     const char *site_dir;     // default /etc/tacticd/tables
     const char *packaged_dir; // default: where this library was installed
+    const char *keys_dir;     // public keys of bundles; default /etc/tacticd/keys
 };
 
 // --- handle ---
@@ -188,7 +189,7 @@ struct tactic_answer {
     uint64_t line;
     const char *reason;  // of a miss: a word of libtactic(3)
     const char *next;    // of a miss: what happens now
-    const char *command; // of a miss: the command that cures it
+    const char *command; // of a miss: the command that cures it; none does if it starts with #
     uint64_t eta_s;      // of a miss: seconds until it is swept; 0 = unknown
     struct tactic_evidence evidence;
 };

@@ -70,7 +70,7 @@ int tactic_fallback_load(struct tactic *t)
 
     if (r)
         return r;
-    loader_paths_set(&paths, t->state_dir, t->site_dir, t->packaged_dir);
+    loader_paths_set(&paths, t->state_dir, t->site_dir, t->packaged_dir, t->keys_dir);
     f = load(t, &paths);
     if (!f)
         return tactic_leave(t, tactic_fail(t, TACTIC_E_MEMORY, "out of memory reading tables"));

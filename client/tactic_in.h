@@ -26,7 +26,8 @@ struct tactic {
     struct fingerprint stated; // what the caller said,
     uint32_t is_stated;        // a bit per fact
     struct fallback *fallback; // NULL = not loaded
-    char state_dir[TACTIC_DIR_BYTES], site_dir[TACTIC_DIR_BYTES], packaged_dir[TACTIC_DIR_BYTES];
+    char state_dir[TACTIC_DIR_BYTES], site_dir[TACTIC_DIR_BYTES], packaged_dir[TACTIC_DIR_BYTES],
+        keys_dir[TACTIC_DIR_BYTES];
     char error[TACTIC_ERROR_BYTES];
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// call: what the three handlers files share: one request under way and the ways to answer it.
+// call: what the handlers files share: one request under way and the ways to answer it.
 // Private to handlers*.c.
 #pragma once
 #include "daemon/handlers.h"
@@ -56,6 +56,14 @@ struct store_asker *call_asker(struct call *c);
 // counted and the problem queued. NULL = somebody only wants to know: nothing changes.
 void handlers_answer(struct handlers *h, struct store_asker *asker, const char *key, size_t len,
     struct store_answer *found, struct rec_tell_lookup *out, struct arena *a, const unsigned *uid);
+// The command that sweeps a problem, or the whole table of a header that a recipe makes (NULL = the
+// problem alone); a shell takes it as it stands.
+const char *handlers_sweep_command(const struct handlers *h, const struct rec_table_header *header,
+    const struct key *problem, enum wanted wanted, const struct wanted_outcome *outcome,
+    struct arena *a);
+// The header if a recipe makes such tables today, else NULL.
+const struct rec_table_header *handlers_recipe_header(
+    const struct handlers *h, const struct rec_table_header *header);
 // Parses a key for a command, or answers BAD_FIELD.
 bool call_key(struct call *c, const char *text, const char *field, struct key *out);
 

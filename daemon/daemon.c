@@ -408,7 +408,7 @@ static int build(struct daemon *d, struct diag *diag)
     struct loader_paths paths;
 
     loader_paths_set(&paths, d->config->daemon.state_dir, d->config->daemon.site_dir,
-        d->config->daemon.packaged_dir);
+        d->config->daemon.packaged_dir, d->config->daemon.keys_dir);
     d->events = events_new();
     d->store = store_new((uint32_t)d->config->limits.fingerprints);
     if (d->events && d->store)

@@ -39,7 +39,17 @@ static int read_all(int fd, char *text, size_t size, size_t *len)
     return 0;
 }
 
-int files_read(const char *path, char **text, size_t *len, struct diag *d)
+static int fail_size(struct diag *d, const char *path, size_t max_bytes)
+{
+    bool is_large = max_bytes >= 1u << 20;
+
+    diag_file(d, path);
+    diag_set(d, NULL, "larger than %zu %s", is_large ? max_bytes >> 20 : max_bytes,
+        is_large ? "MiB" : "bytes");
+    return -EFBIG;
+}
+
+int files_read_most(const char *path, size_t max_bytes, char **text, size_t *len, struct diag *d)
 {
     // O_NONBLOCK so that a FIFO in a tables directory cannot hang us; it is refused just below.
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = 0;
@@ -53,9 +63,8 @@ int files_read(const char *path, char **text, size_t *len, struct diag *d)
     } else if (!S_ISREG(st.st_mode)) {
         errno = EINVAL;
         r = fail(d, path, "not a regular file");
-    } else if (st.st_size > (off_t)FILES_MAX_BYTES) {
-        errno = EFBIG;
-        r = fail(d, path, "larger than 16 MiB");
+    } else if (st.st_size > (off_t)max_bytes) {
+        r = fail_size(d, path, max_bytes);
     } else if (!(*text = malloc((size_t)st.st_size + 1))) {
         r = fail(d, path, "cannot read");
     } else if (read_all(fd, *text, (size_t)st.st_size, len) < 0) {
@@ -67,6 +76,11 @@ int files_read(const char *path, char **text, size_t *len, struct diag *d)
     }
     close(fd);
     return r;
+}
+
+int files_read(const char *path, char **text, size_t *len, struct diag *d)
+{
+    return files_read_most(path, FILES_MAX_BYTES, text, len, d);
 }
 
 static int write_all(int fd, const char *bytes, size_t len)
@@ -169,11 +183,19 @@ static int list_add(struct files_list *l, const char *path)
     return l->paths[l->n] ? (l->n++, 0) : -ENOMEM;
 }
 
-static bool has_suffix(const char *name, const char *suffix)
+// Does the name end in one of the suffixes?
+static bool has_suffix(const char *name, const char *suffixes)
 {
-    size_t n = strlen(name), s = strlen(suffix);
+    size_t n = strlen(name);
 
-    return n > s && !strcmp(name + n - s, suffix);
+    for (const char *at = suffixes; *at; at += *at == ' ') {
+        size_t s = strcspn(at, " ");
+
+        if (n > s && !memcmp(name + n - s, at, s))
+            return true;
+        at += s;
+    }
+    return false;
 }
 
 // What cannot be looked at is taken for a folder: whoever lists it says why it cannot.

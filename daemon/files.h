@@ -13,6 +13,8 @@
 // Reads a whole regular file; `*text` has `*len` bytes and a NUL, owned by the caller. Returns 0 or
 // -errno (-EFBIG beyond the bound) with `d` filled.
 int files_read(const char *path, char **text, size_t *len, struct diag *d);
+// The same with another bound.
+int files_read_most(const char *path, size_t max_bytes, char **text, size_t *len, struct diag *d);
 // Returns 0 or -errno with `d` filled; the temporary file is gone in both cases.
 int files_write(const char *path, const void *bytes, size_t len, struct diag *d);
 // Creates a directory and its parents, mode 0755 under the umask. Returns 0 or -errno.
@@ -22,9 +24,10 @@ struct files_list {
     char **paths;
     size_t n, cap;
 };
-// What ends in `suffix` in `dir`, whatever it is, and the folders in it (`folders` may be NULL).
-// Hidden names are left out. An absent directory is empty. Returns 0, or -errno when not everything
-// could be listed (-EOVERFLOW beyond the bound): then both are empty. Free both.
+// What ends in `suffix` (or in one of several, with blanks between them) in `dir`, whatever it is,
+// and the folders in it (`folders` may be NULL). Hidden names are left out. An absent directory is
+// empty. Returns 0, or -errno when not everything could be listed (-EOVERFLOW beyond the bound):
+// then both are empty. Free both.
 int files_list(
     const char *dir, const char *suffix, struct files_list *files, struct files_list *folders);
 // NULL is fine.

@@ -12,6 +12,7 @@
 #include "proto/record.h"
 
 #define HANDLERS_KEY_SHOWN 200 // bytes of a bad key that are repeated in its answer
+#define HANDLERS_NO_WORKER "# no worker section here has this environment now"
 
 // --- answering ---
 
@@ -137,16 +138,22 @@ static const char *take_text(struct arena *a, const char *text)
     return arena_copy(a, text, strlen(text));
 }
 
+const struct rec_table_header *handlers_recipe_header(
+    const struct handlers *h, const struct rec_table_header *header)
+{
+    const struct recipe *r = saver_recipe(h->saver, header->model);
+
+    return r && recipe_layout(r, header->layout) ? header : NULL;
+}
+
 // The table that a missed problem belongs to, of the asker's environment or of another; NULL = no
 // recipe makes one today.
 static const struct rec_table_header *recipe_table(
     const struct handlers *h, const struct store_answer *found)
 {
     const struct store_table *t = found->table ? found->table : found->orphan;
-    const struct rec_table_header *header = t ? &t->table->header : NULL;
-    const struct recipe *r = header ? saver_recipe(h->saver, header->model) : NULL;
 
-    return r && recipe_layout(r, header->layout) ? header : NULL;
+    return t ? handlers_recipe_header(h, &t->table->header) : NULL;
 }
 
 static bool is_ambiguous(const struct handlers *h, const struct key *key)
@@ -164,9 +171,7 @@ static bool is_plain(const char *word)
                                        "0123456789._+=,:@%/-")];
 }
 
-// The command that sweeps a problem, or the whole table it belongs to; a shell must take it as it
-// stands.
-static const char *sweep_command(const struct handlers *h, const struct rec_table_header *header,
+const char *handlers_sweep_command(const struct handlers *h, const struct rec_table_header *header,
     const struct key *problem, enum wanted wanted, const struct wanted_outcome *outcome,
     struct arena *a)
 {
@@ -188,6 +193,19 @@ static const char *sweep_command(const struct handlers *h, const struct rec_tabl
     return take_text(a, text);
 }
 
+// No command helps while no worker has the asker's environment: says so, in words that a shell
+// takes for a comment, with the one that helps once there is one.
+static const char *helpless_command(const char *command, struct arena *a)
+{
+    struct buf text = { 0 };
+    const char *kept;
+
+    buf_printf(&text, HANDLERS_NO_WORKER "; once one has: %s", command ? command : "");
+    kept = buf_error(&text) ? command : arena_copy(a, text.data, text.len);
+    buf_fini(&text);
+    return kept;
+}
+
 static void tell_differences(const struct fingerprint *asker, const struct store_answer *found,
     struct rec_tell_lookup *out, struct arena *a)
 {
@@ -206,22 +224,26 @@ static void tell_differences(const struct fingerprint *asker, const struct store
     out->differs.items = rows;
 }
 
-// One warning for a table that a version change orphaned; afterwards it is counted only.
+// One warning for a table that a version change orphaned; afterwards it is counted only. A cure
+// that there was not at first is noted when there is one.
 static void warn_stale(
     struct handlers *h, const struct store_answer *found, const struct rec_tell_lookup *out)
 {
     struct store_table *t = found->orphan;
+    const char *command = out->command ? out->command : "";
     size_t len = 0;
 
+    if (!t->asked_stale || (t->stale_command[0] == '#' && command[0] != '#'))
+        snprintf(t->stale_command, sizeof t->stale_command, "%s", command);
     if (t->asked_stale++)
         return;
     for (size_t i = 0; i < out->differs.n && len < sizeof t->stale_facts; i++)
         len += (size_t)snprintf(t->stale_facts + len, sizeof t->stale_facts - len,
             "%s%s have=%s want=%s", i ? "; " : "", out->differs.items[i].fact,
             out->differs.items[i].have, out->differs.items[i].want);
-    snprintf(t->stale_command, sizeof t->stale_command, "%s", out->command);
     log_warning("stale table: its entries were swept under other versions",
-        "file=%s facts=%s cure=%s", t->file, t->stale_facts, t->stale_command);
+        "file=%s facts=%s cure=%s next=%s", t->file, t->stale_facts, t->stale_command,
+        out->next ? out->next : "");
     h->hooks.event(h->hooks.ctx, "stale", out->key, t->stale_facts);
 }
 
@@ -334,7 +356,9 @@ static void note_miss(struct handlers *h, const struct fingerprint *fp, const ch
     tell_wanted(wanted, &outcome, found, out, a);
     // Where nothing is swept no command helps; but an orphaned table is worth its command then.
     if ((wanted != WANTED_UNSWEEPABLE && wanted != WANTED_PAUSED) || found->orphan)
-        out->command = sweep_command(h, header, &p.key, wanted, &outcome, a);
+        out->command = handlers_sweep_command(h, header, &p.key, wanted, &outcome, a);
+    if (wanted == WANTED_UNSWEEPABLE && out->command)
+        out->command = helpless_command(out->command, a);
 }
 
 static void tell_miss(struct handlers *h, struct store_asker *asker, const char *key, size_t len,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // handlers: the only room where a message meets the store, the saver and the sweeps; wire statuses
 // are chosen here. One row a message (messages.def), one function on_<message> each: what only
-// reads stands in handlers_read.c, what changes something in handlers_write.c, the lookup itself in
-// handlers.c. Nothing here waits: what must wait is remembered as a waiter or as a change's
-// context, and answered later.
+// reads stands in handlers_read.c and handlers_upgrade.c, what changes something in
+// handlers_write.c, the lookup itself in handlers.c. Nothing here waits: what must wait is
+// remembered as a waiter or as a change's context, and answered later.
 #pragma once
 #include "daemon/events.h"
 #include "daemon/saver.h"

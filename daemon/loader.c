@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // loader: see loader.h. What a file is follows from the directory it stands in: <layer>/deny and
 // the node's own hold rules, <layer>/recipes recipes, a layer's directory and its other folders
-// tables.
+// tables, and of the site bundles of tables (loader_bundle.c).
 #include "daemon/loader.h"
 
 #include <errno.h>
@@ -10,15 +10,18 @@
 #include <string.h>
 
 #include "daemon/files.h"
+#include "daemon/loader_in.h"
+#include "proto/bundle.h"
 
-void loader_paths_set(
-    struct loader_paths *p, const char *state_dir, const char *site_dir, const char *packaged_dir)
+void loader_paths_set(struct loader_paths *p, const char *state_dir, const char *site_dir,
+    const char *packaged_dir, const char *keys_dir)
 {
     snprintf(p->pinned_dir, sizeof p->pinned_dir, "%s/pinned", state_dir);
     snprintf(p->learned_dir, sizeof p->learned_dir, "%s/tables", state_dir);
     snprintf(p->deny_dir, sizeof p->deny_dir, "%s/deny", state_dir);
     snprintf(p->site_dir, sizeof p->site_dir, "%s", site_dir);
     snprintf(p->packaged_dir, sizeof p->packaged_dir, "%s", packaged_dir);
+    snprintf(p->keys_dir, sizeof p->keys_dir, "%s", keys_dir);
 }
 
 const char *loader_dir(const struct loader_paths *p, enum layer layer)
@@ -38,18 +41,8 @@ const char *loader_dir(const struct loader_paths *p, enum layer layer)
     return "";
 }
 
-struct work {
-    struct load *l;
-    const struct generation *before;
-    struct deny_file **deny;
-    char **deny_names;
-    size_t n_deny, cap_deny, cap_tables, cap_kept, cap_recipes, cap_refusals;
-    bool is_blind; // a file or a directory of rules could not be read
-    bool failed;   // memory ran out
-};
-
 // Room for one more in a growing array of pointers or structs.
-static void *grow(struct work *w, void *items, size_t n, size_t *cap, size_t size)
+void *loader_grow(struct work *w, void *items, size_t n, size_t *cap, size_t size)
 {
     void *grown;
 
@@ -62,13 +55,13 @@ static void *grow(struct work *w, void *items, size_t n, size_t *cap, size_t siz
     return grown ? grown : items;
 }
 
-static void refuse(struct work *w, const char *file, const char *sentence)
+void loader_refuse(struct work *w, const char *file, const char *sentence)
 {
     struct load *l = w->l;
 
     if (l->n_refusals >= LOADER_MAX_REFUSALS)
         return;
-    l->refusals = grow(w, l->refusals, l->n_refusals, &w->cap_refusals, sizeof *l->refusals);
+    l->refusals = loader_grow(w, l->refusals, l->n_refusals, &w->cap_refusals, sizeof *l->refusals);
     if (w->failed)
         return;
     l->refusals[l->n_refusals].file = strdup(file);
@@ -77,12 +70,12 @@ static void refuse(struct work *w, const char *file, const char *sentence)
     l->n_refusals++;
 }
 
-static void refuse_diag(struct work *w, const char *file, struct diag *d)
+void loader_refuse_diag(struct work *w, const char *file, struct diag *d)
 {
     char text[DIAG_FILE_BYTES + DIAG_SENTENCE_BYTES + DIAG_FIELD_BYTES + 64];
 
     d->file[0] = '\0'; // the refusal names it
-    refuse(w, file, diag_text(d, text, sizeof text));
+    loader_refuse(w, file, diag_text(d, text, sizeof text));
 }
 
 static bool is_or_below(const char *file, const char *path)
@@ -93,16 +86,17 @@ static bool is_or_below(const char *file, const char *path)
 }
 
 // A file that is refused, and all below a directory that cannot be listed, stay as they were.
-static void keep_old(struct work *w, const char *path, enum layer layer)
+void loader_keep_old(struct work *w, const char *path, enum layer layer)
 {
     struct load *l = w->l;
 
     for (size_t i = 0; w->before && i < w->before->n_tables && !w->failed; i++) {
         struct store_table *t = w->before->tables[i];
 
-        if (t->layer != layer || !is_or_below(t->file, path))
+        if (t->layer != layer || !is_or_below(t->file, path) ||
+            (t->signer && !loader_trusts(w, t->signer)))
             continue;
-        l->kept = grow(w, l->kept, l->n_kept, &w->cap_kept, sizeof *l->kept);
+        l->kept = loader_grow(w, l->kept, l->n_kept, &w->cap_kept, sizeof *l->kept);
         if (!w->failed)
             l->kept[l->n_kept++] = t;
     }
@@ -119,26 +113,32 @@ struct store_table *loader_table(const char *path, enum layer layer, struct diag
     return store_table_new(t, layer, path);
 }
 
-static void load_table(struct work *w, const char *path, enum layer layer)
+void loader_add(struct work *w, struct store_table *t)
 {
     struct load *l = w->l;
+
+    l->tables = loader_grow(w, l->tables, l->n_tables, &w->cap_tables, sizeof *l->tables);
+    if (w->failed)
+        store_table_unref(t);
+    else
+        l->tables[l->n_tables++] = t;
+}
+
+static void load_table(struct work *w, const char *path, enum layer layer)
+{
     struct diag d = { 0 };
     struct store_table *t = loader_table(path, layer, &d);
 
     if (!t && !d.sentence[0]) {
         w->failed = true;
     } else if (!t) {
-        refuse_diag(w, path, &d);
-        keep_old(w, path, layer);
-    } else if (l->n_tables >= STORE_MAX_TABLES) {
+        loader_refuse_diag(w, path, &d);
+        loader_keep_old(w, path, layer);
+    } else if (w->l->n_tables >= STORE_MAX_TABLES) {
         store_table_unref(t);
-        refuse(w, path, "more than 65536 tables");
+        loader_refuse(w, path, "more than 65536 tables");
     } else {
-        l->tables = grow(w, l->tables, l->n_tables, &w->cap_tables, sizeof *l->tables);
-        if (w->failed)
-            store_table_unref(t);
-        else
-            l->tables[l->n_tables++] = t;
+        loader_add(w, t);
     }
 }
 
@@ -148,8 +148,8 @@ static void add_rules(struct work *w, struct deny_file *f, const char *path)
     size_t cap = w->cap_deny;
     char *name = strdup(path);
 
-    w->deny = grow(w, w->deny, w->n_deny, &cap, sizeof *w->deny);
-    w->deny_names = grow(w, w->deny_names, w->n_deny, &w->cap_deny, sizeof *w->deny_names);
+    w->deny = loader_grow(w, w->deny, w->n_deny, &cap, sizeof *w->deny);
+    w->deny_names = loader_grow(w, w->deny_names, w->n_deny, &w->cap_deny, sizeof *w->deny_names);
     if (w->failed || !name) {
         w->failed = true;
         free(name);
@@ -185,7 +185,7 @@ static void load_rules(struct work *w, const char *path)
     size_t len;
 
     if (files_read(path, &text, &len, &d) || deny_read(text, len, path, &f, &d)) {
-        refuse_diag(w, path, &d);
+        loader_refuse_diag(w, path, &d);
         keep_old_rules(w, path);
     } else {
         add_rules(w, f, path);
@@ -210,14 +210,14 @@ static void load_recipe(struct work *w, const char *path)
     size_t len;
 
     if (files_read(path, &text, &len, &d) || recipe_read(text, len, path, &r, &d)) {
-        refuse_diag(w, path, &d);
+        loader_refuse_diag(w, path, &d);
     } else if (recipe_known(l, r->rec.model) || l->n_recipes >= LOADER_MAX_RECIPES) {
-        refuse(w, path,
+        loader_refuse(w, path,
             l->n_recipes >= LOADER_MAX_RECIPES ? "more than 1024 recipes"
                                                : "a recipe of that model was read already");
         recipe_free(r);
     } else {
-        l->recipes = grow(w, l->recipes, l->n_recipes, &w->cap_recipes, sizeof *l->recipes);
+        l->recipes = loader_grow(w, l->recipes, l->n_recipes, &w->cap_recipes, sizeof *l->recipes);
         if (w->failed)
             recipe_free(r);
         else
@@ -226,13 +226,13 @@ static void load_recipe(struct work *w, const char *path)
     free(text);
 }
 
-static void refuse_dir(struct work *w, const char *dir, int error)
+void loader_refuse_dir(struct work *w, const char *dir, int error)
 {
     char sentence[128];
 
     snprintf(sentence, sizeof sentence, "cannot list: %s", strerror(-error));
     w->failed = w->failed || error == -ENOMEM;
-    refuse(w, dir, sentence);
+    loader_refuse(w, dir, sentence);
 }
 
 static void load_rules_of(struct work *w, const char *dir)
@@ -241,7 +241,7 @@ static void load_rules_of(struct work *w, const char *dir)
     int r = files_list(dir, ".json", &files, NULL);
 
     if (r) {
-        refuse_dir(w, dir, r);
+        loader_refuse_dir(w, dir, r);
         keep_old_rules(w, dir);
     }
     for (size_t i = 0; i < files.n && !w->failed; i++)
@@ -249,18 +249,26 @@ static void load_rules_of(struct work *w, const char *dir)
     files_list_free(&files);
 }
 
+static bool is_bundle(const char *path)
+{
+    return !strcmp(path + strlen(path) - strlen(BUNDLE_SUFFIX), BUNDLE_SUFFIX);
+}
+
 static void load_tables_of(
     struct work *w, const char *dir, enum layer layer, struct files_list *folders)
 {
     struct files_list files;
-    int r = files_list(dir, ".json", &files, folders);
+    int r = files_list(dir, ".json " BUNDLE_SUFFIX, &files, folders);
 
     if (r) {
-        refuse_dir(w, dir, r);
-        keep_old(w, dir, layer);
+        loader_refuse_dir(w, dir, r);
+        loader_keep_old(w, dir, layer);
     }
     for (size_t i = 0; i < files.n && !w->failed; i++)
-        load_table(w, files.paths[i], layer);
+        if (is_bundle(files.paths[i]))
+            loader_load_bundle(w, files.paths[i], layer);
+        else
+            load_table(w, files.paths[i], layer);
     files_list_free(&files);
 }
 
@@ -270,7 +278,7 @@ static void load_recipes_of(struct work *w, const char *dir)
     int r = files_list(dir, ".json", &files, NULL);
 
     if (r)
-        refuse_dir(w, dir, r);
+        loader_refuse_dir(w, dir, r);
     for (size_t i = 0; i < files.n && !w->failed; i++)
         load_recipe(w, files.paths[i]);
     files_list_free(&files);
@@ -307,10 +315,11 @@ static void free_names(struct work *w)
 
 struct load *loader_load(const struct loader_paths *p, const struct generation *before)
 {
-    struct work w = { .l = calloc(1, sizeof *w.l), .before = before };
+    struct work w = { .l = calloc(1, sizeof *w.l), .before = before, .keys_dir = p->keys_dir };
 
     if (!w.l)
         return NULL;
+    loader_load_keys(&w);
     // A site's recipe hides a packaged one of the same model: it is read first.
     for (int layer = 0; layer < LAYER_COUNT; layer++)
         load_layer(&w, loader_dir(p, (enum layer)layer), (enum layer)layer);
@@ -320,6 +329,7 @@ struct load *loader_load(const struct loader_paths *p, const struct generation *
         w.l->deny->blind = w.is_blind && (!before || before->deny->blind);
     free_names(&w);
     free(w.deny);
+    free(w.keys);
     return w.failed || !w.l->deny ? loader_free(w.l) : w.l;
 }
 

@@ -8,6 +8,7 @@
 
 #define LOADER_MAX_RECIPES  1024
 #define LOADER_MAX_REFUSALS 65536                   // named; of more, nothing is said
+#define LOADER_MAX_KEYS     256                     // trusted at once
 #define LOADER_DIR_BYTES    512                     // of a directory that is given, with its NUL
 #define LOADER_PATH_BYTES   (LOADER_DIR_BYTES + 16) // of one below it, such as <state_dir>/tables
 #define LOADER_FILE_BYTES   (LOADER_PATH_BYTES + 2 * 256) // of a file there, or one folder down
@@ -16,11 +17,12 @@ struct loader_paths {
     char pinned_dir[LOADER_PATH_BYTES], site_dir[LOADER_PATH_BYTES], learned_dir[LOADER_PATH_BYTES],
         packaged_dir[LOADER_PATH_BYTES]; // "" = none
     char deny_dir[LOADER_PATH_BYTES];    // written by the daemon
+    char keys_dir[LOADER_PATH_BYTES];    // whose bundles are served; "" = nobody's
 };
-// Fills the paths that hang below a state directory, and the two given ones. Each of the three is
+// Fills the paths that hang below a state directory, and the three given ones. Each of the four is
 // shorter than LOADER_DIR_BYTES.
-void loader_paths_set(
-    struct loader_paths *p, const char *state_dir, const char *site_dir, const char *packaged_dir);
+void loader_paths_set(struct loader_paths *p, const char *state_dir, const char *site_dir,
+    const char *packaged_dir, const char *keys_dir);
 const char *loader_dir(const struct loader_paths *p, enum layer layer);
 
 struct loader_refusal {
@@ -29,7 +31,8 @@ struct loader_refusal {
 struct load {
     struct store_table **tables; // one owned reference each, but for those below
     size_t n_tables;
-    // Borrowed from `before`: what they stand in is refused now, the old content stands.
+    // Borrowed from `before`: what they stand in is refused now, the old content stands; but what a
+    // key signed that is not trusted any more does not.
     struct store_table **kept;
     size_t n_kept;
     // Owned. Of files and directories that are refused, the rules of `before` are among it. Blind

@@ -102,6 +102,7 @@ struct store_table *store_table_unref(struct store_table *t)
         table_free(t->table);
         free(t->file);
         free(t->suffix);
+        free(t->signer);
         free(t);
     }
     return NULL;
@@ -218,6 +219,16 @@ struct ranked {
     int rank;
 };
 
+// Tables of one bundle have its name: the last one, whose own name is the greatest, comes first.
+static int place_order(const struct store_table *x, const struct store_table *y)
+{
+    uint32_t x_line = x->table->n ? x->table->entries[0].line : 0;
+    uint32_t y_line = y->table->n ? y->table->entries[0].line : 0;
+    int order = strcmp(y->file, x->file);
+
+    return order ? order : (y_line > x_line) - (y_line < x_line);
+}
+
 // Layers in order; inside one, a model's tables before the loose ones, then the greatest name
 // first.
 static int table_order(const void *a, const void *b)
@@ -230,7 +241,7 @@ static int table_order(const void *a, const void *b)
         return x->rank - y->rank;
     if (x_adhoc != y_adhoc)
         return x_adhoc - y_adhoc;
-    return strcmp(y->t->file, x->t->file);
+    return place_order(x->t, y->t);
 }
 
 static bool sort_tables(struct generation *g, struct store_table *const *tables, bool learned_first)
@@ -639,6 +650,22 @@ static bool in_run(
 
     return at < x->n_nodes && n->hash == hash && n->entry->key_len == len &&
            !memcmp(node_key(n), key, len);
+}
+
+bool generation_serves(
+    const struct generation *g, const char *key, size_t len, const struct fingerprint *fp)
+{
+    const struct store_index *x = g->index;
+    uint64_t hash = key_hash(key, len);
+
+    for (uint32_t i = node_first(x, key, len, hash); in_run(x, i, key, len, hash); i++) {
+        const struct node *n = &x->nodes[i];
+
+        if (!n->denied && facts_compare(&g->tables[n->table]->table->fingerprint, fp,
+                              x->scopes[n->scope].facts, NULL) == FINGERPRINT_SAME)
+            return true;
+    }
+    return false;
 }
 
 // Remembers the most telling reason of a miss: denied, then stale, then unknown facts, then another

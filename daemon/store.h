@@ -5,6 +5,7 @@
 // no library but proto. Not thread-safe; a generation being built is nobody else's.
 #pragma once
 #include "proto/deny.h"
+#include "proto/sign.h"
 #include "proto/table.h"
 #include "proto/wire.h"
 
@@ -33,6 +34,7 @@ struct store_table {
     uint64_t asked_stale;
     bool told_conflict;                        // the log has it
     char stale_facts[256], stale_command[256]; // "" = not met yet
+    struct sign_public *signer; // of the bundle it stands in; NULL = a file of its own. Owned
     unsigned refs;
 };
 // Takes `table`. NULL when memory is gone (the table is freed).
@@ -78,6 +80,9 @@ struct store_answer;
 // Would another sweep change nothing? The answer is confirmed, or of a layer that goes before what
 // is learned.
 bool generation_settles(const struct generation *g, const struct store_answer *a);
+// Would a key be answered, hit or default, to who has that environment? Exact bytes only.
+bool generation_serves(
+    const struct generation *g, const char *key, size_t len, const struct fingerprint *fp);
 
 struct store;
 struct store *store_new(uint32_t max_fingerprints);

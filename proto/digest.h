@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// digest: content names. BLAKE2b, and SHA-256 where others use it, from libsodium; the only file of
-// proto/ that knows it.
+// digest: content names. BLAKE2b, and SHA-256 where others use it, from libsodium.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/bundle.h"
 #include "proto/deny.h"
 #include "proto/key.h"
 #include "proto/line.h"
@@ -47,6 +48,8 @@ static const struct limit {
     { "ladder_buckets", LADDER_MAX_BUCKETS, "buckets of a ladder" },
     { "deny_rules", DENY_MAX_RULES, "deny rules of one file" },
     { "recipe_problems", RECIPE_MAX_PROBLEMS, "problems of one layout of a recipe" },
+    { "bundle_bytes", BUNDLE_MAX_BYTES, "a bundle" },
+    { "bundle_tables", BUNDLE_MAX_TABLES, "tables of a bundle" },
 };
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
@@ -237,8 +240,12 @@ static void put_files(struct buf *out)
         "`{\"key\":\"`, then `]}`. The header is a [table_header](#table_header). A file of deny "
         "rules (format %d) is a [deny_file](#deny_file), a recipe (format %d) a [recipe](#recipe). "
         "A file is used whole or refused whole. File names are for people; the header rules.\n\n"
+        "A bundle (format %d): line 1 is a [bundle_seal](#bundle_seal), line 2 a "
+        "[bundle_contents](#bundle_contents), then one [bundle_table](#bundle_table) a line, then "
+        "the tables, byte for byte. The file of a key is one line: `tacticd-public-key-1` or "
+        "`tacticd-secret-key-1`, a blank, 64 hex digits.\n\n"
         "## Records\n",
-        TABLE_FORMAT, DENY_FORMAT, RECIPE_FORMAT);
+        TABLE_FORMAT, DENY_FORMAT, RECIPE_FORMAT, BUNDLE_FORMAT);
     for (size_t i = 0; i < record_types_count; i++)
         if (!is_line(record_types[i]) && !is_message(record_types[i]))
             put_record(record_types[i], out);

@@ -339,6 +339,12 @@ int table_read(char *text, size_t len, const char *file, struct table **out, str
     return 0;
 }
 
+void table_move_lines(struct table *t, uint32_t before)
+{
+    for (size_t i = 0; i < t->n; i++)
+        t->entries[i].line += before;
+}
+
 const struct table_entry *table_find(const struct table *t, const char *key, size_t len)
 {
     size_t low = 0, high = t->n;

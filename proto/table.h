@@ -52,6 +52,8 @@ enum {
 // Takes `text` (malloc'ed, `len` bytes) in any case; it is freed on failure. `file` names it in
 // `d`. Returns 0, TABLE_E_REFUSED or -ENOMEM.
 int table_read(char *text, size_t len, const char *file, struct table **out, struct diag *d);
+// The table stands in a file behind so many other lines: its entries' lines are those of the file.
+void table_move_lines(struct table *t, uint32_t before);
 // NULL is fine; returns NULL.
 struct table *table_free(struct table *t);
 // The entry of a canonical key, or NULL.

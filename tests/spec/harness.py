@@ -82,7 +82,8 @@ class Daemon:
     def write_config(self):
         lines = ["[daemon]"]
         daemon = {"runtime_dir": self.dir / "run", "state_dir": self.dir / "state", "site_dir": self.dir / "site",
-                  "packaged_dir": self.dir / "packaged", "control_group": "root", **self.options}
+                  "packaged_dir": self.dir / "packaged", "keys_dir": self.dir / "keys", "control_group": "root",
+                  **self.options}
         lines += [f"{k} = {v}" for k, v in daemon.items()]
         lines += ["", "[sweep]"] + [f"{k} = {v}" for k, v in self.sweep.items()]
         lines += ["", "[limits]"] + [f"{k} = {v}" for k, v in self.limits.items()] if self.limits else []

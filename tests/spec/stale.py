@@ -148,6 +148,41 @@ def test_each_differing_fact_is_named(build):
         expect(client.lookup(key(64))["kind"] == "miss", "served though a fact is unknown", client.lookup(key(64)))
 
 
+def test_where_no_worker_could_cure_it_that_is_said(build):
+    d = Daemon(build)
+    script = d.dir / "worker"
+
+    def install(version):
+        fresh = d.dir / "worker.new"
+        fresh.write_text(f"#!/bin/sh\nexec {d.fake_command(*with_facts(onednn=version))}\n")
+        fresh.chmod(0o755)
+        fresh.rename(script)
+
+    install("1.0")
+    d.workers["cpu"] = {"command": str(script), "backend": "onednn", "device": "cpu"}
+    d.write_config()
+    with d:
+        sweep_all(d, key(64))
+        client = Client(d.dir / "run/lookup.sock").hello(**FACTS, onednn="2.0")
+        miss = client.lookup(key(64))
+        cure = f"tunectl sweep '{key(64)}'"
+        expect(miss["reason"] == "stale" and miss["next"].startswith("worker 'cpu' has another environment: onednn have"),
+               "not the reason why nothing happens", miss)
+        said = "# no worker section here has this environment now; once one has: "
+        expect(miss["command"] == said + cure, "a command that cannot help", miss["command"])
+        run_command(d, miss["command"])  # a shell takes it for a comment
+        expect(len(warnings(d)) == 1 and said.strip() in warnings(d)[0] and "want '2.0'" in warnings(d)[0],
+               "the warning hides it", *warnings(d))
+        expect(d.status()["stale"][0]["command"].startswith(said[:-2]), "status hides it", d.status()["stale"])
+        # Now there is one: the command is a command, and status names it too.
+        install("2.0")
+        d.wait_for(lambda: d.status()["workers"][0].get("fingerprint", {}).get("onednn") == "2.0", 12, "the new worker")
+        miss = client.lookup(key(64))
+        expect(miss["reason"] == "stale" and miss["command"] == cure, "still no cure", miss)
+        expect(d.status()["stale"][0]["command"] == cure, "status still says none", d.status()["stale"])
+        d.wait_for(lambda: client.lookup(key(64))["kind"] == "hit", 20, "the cure")
+
+
 def test_the_header_rules_and_not_the_name(build):
     with Daemon(build).fake(*with_facts(onednn="1.0")) as d:
         sweep_all(d, key(64))
@@ -256,6 +291,6 @@ def test_the_worker_is_replaced_while_the_daemon_runs(build):
 
 if __name__ == "__main__":
     run([test_a_loose_entry_goes_stale_and_is_cured, test_a_recipe_goes_stale_and_is_cured,
-         test_each_differing_fact_is_named, test_the_header_rules_and_not_the_name,
-         test_the_command_sweeps_for_who_asked, test_two_headers_of_one_name_stand_apart,
-         test_the_worker_is_replaced_while_the_daemon_runs])
+         test_each_differing_fact_is_named, test_where_no_worker_could_cure_it_that_is_said,
+         test_the_header_rules_and_not_the_name, test_the_command_sweeps_for_who_asked,
+         test_two_headers_of_one_name_stand_apart, test_the_worker_is_replaced_while_the_daemon_runs])

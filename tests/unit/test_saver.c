@@ -85,7 +85,7 @@ static void expect_saved(size_t bytes)
     for (; at < bytes; at++) // parts of 100 bytes: a name has at most 255
         state[at] = (at % 100 == 0 && at + 1 < bytes) || at == strlen(top) ? '/' : 'x';
     state[bytes] = '\0';
-    loader_paths_set(&paths, state, "/nonexistent", "/nonexistent");
+    loader_paths_set(&paths, state, "/nonexistent", "/nonexistent", "/nonexistent");
     assert_int_equal(uv_loop_init(&loop), 0);
     s = saver_new(&loop, store, &paths, false, &hooks);
     done = 0;

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "client/tactic.h"
-#include "proto/buf.h"
+#include "proto/bundle.h"
 #include "proto/ladder.h"
 #include "tests/unit/stand_in.h"
 
@@ -286,14 +286,16 @@ static const char disk[] =
 static struct tactic *open_disk(unsigned flags)
 {
     struct tactic_options o = { .size = sizeof o, .socket = "/nonexistent/lookup.sock" };
-    char site[200], packaged[200];
+    char site[200], packaged[200], keys[200];
     struct tactic *t;
 
+    snprintf(keys, sizeof keys, "%s/keys", dir);
     snprintf(site, sizeof site, "%s/site", dir);
     snprintf(packaged, sizeof packaged, "%s/packaged", dir);
     o.state_dir = dir;
     o.site_dir = site;
     o.packaged_dir = packaged;
+    o.keys_dir = keys;
     o.flags = flags;
     assert_int_equal(tactic_open(&o, &t), 0);
     tactic_fingerprint_set(t, "device", "cpu:test");
@@ -414,6 +416,46 @@ static void test_fallback_blind(void **state)
     tactic_close(t);
 }
 
+static void write_bundle(const char *name, int tactic, const struct sign_secret *secret)
+{
+    struct bundle_table table = { .file = "a.json" };
+    struct buf bundle = { 0 }, key = { 0 };
+    struct sign_public public;
+    struct diag d = { 0 };
+    char text[1024];
+
+    table.len = (size_t)snprintf(text, sizeof text, disk, tactic);
+    table.text = text;
+    assert_int_equal(bundle_write(&table, 1, "2026-12-02T05:31:34Z", secret, &bundle, &d), 0);
+    write_file(name, bundle.data);
+    sign_public_of(secret, &public);
+    sign_public_write(&public, &key);
+    write_file("keys/a.pub", key.data);
+    buf_fini(&bundle);
+    buf_fini(&key);
+}
+
+// A bundle is the site's word where its key is trusted, and nobody's where it is not.
+static void test_fallback_bundle(void **state)
+{
+    struct sign_secret secret = { "thirty-two bytes of a test's key" };
+    struct tactic *t = open_disk(0);
+
+    (void)state;
+    shell("mkdir %s/keys");
+    write_bundle("site/x.bundle", 2, &secret);
+    assert_int_equal(tactic_fallback_load(t), 0);
+    expect_disk(t, TACTIC_HIT, "{\"i\":2}");
+    shell("sed -i 's/\"i\":2/\"i\":3/' %s/site/x.bundle");
+    assert_int_equal(tactic_fallback_load(t), 0);
+    expect_disk(t, TACTIC_HIT, "{\"i\":1}");
+    write_bundle("site/x.bundle", 2, &secret);
+    shell("rm %s/keys/a.pub");
+    assert_int_equal(tactic_fallback_load(t), 0);
+    expect_disk(t, TACTIC_HIT, "{\"i\":1}");
+    tactic_close(t);
+}
+
 #define DISK_TEST(name) cmocka_unit_test_setup_teardown(name, make_disk, remove_disk)
 
 int main(void)
@@ -427,6 +469,7 @@ int main(void)
         DISK_TEST(test_fallback),
         DISK_TEST(test_fallback_authority),
         DISK_TEST(test_fallback_blind),
+        DISK_TEST(test_fallback_bundle),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
