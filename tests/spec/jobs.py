@@ -6,6 +6,7 @@ may not have them is told why, by fact and rank.
 usage: jobs.py --build DIR [TEST...]
 """
 import contextlib
+import ctypes
 import hashlib
 import json
 import multiprocessing
@@ -289,6 +290,52 @@ def test_ranks_of_other_facts_are_told(build):
         expect(reply.status == "CONFLICT" and reply.body["differs"][0]["fact"] == "driver", "who waited is not told", reply)
 
 
+class Options(ctypes.Structure):
+    """struct tactic_options."""
+    _fields_ = [("size", ctypes.c_size_t), ("socket", ctypes.c_char_p), ("as_section", ctypes.c_char_p), ("job", ctypes.c_char_p),
+                ("timeout_ms", ctypes.c_uint), ("flags", ctypes.c_uint), ("log", ctypes.c_void_p), ("log_ctx", ctypes.c_void_p),
+                ("state_dir", ctypes.c_char_p), ("site_dir", ctypes.c_char_p), ("packaged_dir", ctypes.c_char_p),
+                ("rank", ctypes.c_uint)]
+
+
+class Tactic:
+    """A rank that uses libtactic."""
+
+    def __init__(self, d, job, rank, facts):
+        self.lib = ctypes.CDLL(str(d.build / "client/libtactic.so"))
+        for name in ("tactic_last_error", "tactic_table_digest", "tactic_table_warning"):
+            getattr(self.lib, name).restype = ctypes.c_char_p
+        options = Options(size=ctypes.sizeof(Options), socket=str(d.dir / "run/lookup.sock").encode(), job=job.encode(),
+                          timeout_ms=10000, rank=rank)
+        self.handle = ctypes.c_void_p()
+        expect(self.lib.tactic_open(ctypes.byref(options), ctypes.byref(self.handle)) == 0, "not opened")
+        for fact, value in facts.items():
+            self.lib.tactic_fingerprint_set(self.handle, fact.encode(), value.encode())
+
+    def table(self, recipe):
+        """(digest, warning), or the error and its sentence."""
+        table = ctypes.c_void_p()
+        error = self.lib.tactic_table(self.handle, recipe.encode(), None, 0, ctypes.byref(table))
+        if error:
+            return error, self.lib.tactic_last_error(self.handle).decode()
+        told = self.lib.tactic_table_digest(table).decode(), self.lib.tactic_table_warning(table).decode()
+        self.lib.tactic_table_free(table)
+        return told
+
+
+def test_a_server_in_c_agrees_with_the_others(build):
+    with seeded(build) as d:
+        d.wait_ready()
+        facts = {**FACTS, "cudnn": "1"}
+        digest = fetch(asker(d, facts), "c", 0).body["digest"]
+        expect(Tactic(d, "c", 1, facts).table("toy") == (digest, ""), "another one", Tactic(d, "c", 1, facts).table("toy"))
+        told = Tactic(d, "c", 2, {**FACTS, "cudnn": "2"}).table("toy")
+        expect(told == (digest, "cudnn is 1 on rank 0 and 2 here"), "not warned", told)
+        told = Tactic(d, "c", 3, {**facts, "threads": "8"}).table("toy")
+        expect(told[0] == 8 and "threads is 2 on rank 0 and 8 on rank 3" in told[1], "not refused", told)
+        expect(row(d, "c")["ranks"] == [0, 1, 2], "odd", row(d, "c"))
+
+
 # --- revoked ---
 
 def test_a_rule_revokes_and_a_denied_tactic_is_never_served(build):
@@ -565,7 +612,7 @@ def test_many_wait_and_one_connection_cannot_take_all_the_room(build):
 
 if __name__ == "__main__":
     run([test_64_processes_hold_one_snapshot, test_who_comes_while_the_first_waits_shares_its_answer,
-         test_what_a_job_is_tied_to, test_ranks_of_other_facts_are_told,
+         test_what_a_job_is_tied_to, test_ranks_of_other_facts_are_told, test_a_server_in_c_agrees_with_the_others,
          test_a_rule_revokes_and_a_denied_tactic_is_never_served, test_rules_that_cannot_be_read_deny_jobs_for_so_long,
          test_a_job_ends_a_day_after_the_last_ask_unless_a_process_lives, test_broken_files_block_their_names,
          test_what_cannot_be_written_is_not_told, test_a_kill_at_any_instant_tells_nobody_two_things,
