@@ -74,6 +74,12 @@ bool ctl_ask_for(struct ctl *c, enum message message, const void *ask, uint64_t 
 // As ctl_ask_for, but tells nobody when no answer came: returns what asker_ask returns.
 int ctl_try(
     struct ctl *c, enum message message, const void *ask, uint64_t extra_ms, struct told *told);
+// Puts --job into the questions that follow. False: printed.
+bool ctl_take_job(struct ctl *c, int *code);
+// A line for each fact in which ranks of a job differ.
+void ctl_show_differences(const char *head, const struct rec_difference *rows, size_t n);
+// How the option of a row is written: its name without a trailing _s. Returns the length of it.
+size_t ctl_written(const char *name);
 // A table of deny rules; nothing if there are none.
 void ctl_show_rules(const struct rec_deny_rule *rules, size_t n);
 // Prints why no answer came and returns the exit code.

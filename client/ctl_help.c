@@ -36,7 +36,8 @@ static void help_option(const struct ctl_option_help *o)
 {
     char head[64];
 
-    snprintf(head, sizeof head, "  --%s%s%s", o->name, o->value[0] ? " " : "", o->value);
+    snprintf(head, sizeof head, "  --%.*s%s%s", (int)ctl_written(o->name), o->name,
+        o->value[0] ? " " : "", o->value);
     print_paragraph(head, HELP_COLUMN, o->text);
 }
 

@@ -52,9 +52,11 @@ static void show_miss(const struct rec_tell_lookup *a)
     print_pair(
         "miss", PRINT_BAD, "%s: %s", a->reason ? a->reason : "?", a->detail ? a->detail : "?");
     print_pair("problem", PRINT_PLAIN, "%s", a->key);
-    for (size_t i = 0; i < a->differs.n; i++)
+    for (size_t i = 0; i < a->differs.n && a->orphan; i++)
         print_pair("differs", PRINT_PLAIN, "%s: the table has %s, the asker %s",
             a->differs.items[i].fact, a->differs.items[i].have, a->differs.items[i].want);
+    if (!a->orphan)
+        ctl_show_differences("differs", a->differs.items, a->differs.n);
     if (a->orphan)
         print_pair("orphaned", PRINT_PLAIN, "%s", a->orphan);
     if (a->next)
@@ -97,7 +99,7 @@ int ctl_lookup(struct ctl *c)
     const char *kind;
     int code;
 
-    if (!ctl_environment(c, ask.key, false, &code) ||
+    if (!ctl_take_job(c, &code) || !ctl_environment(c, ask.key, false, &code) ||
         !ctl_ask(c, MESSAGE_lookup, &ask, &told, &code))
         return code;
     kind = kind_word(told.tell.kind);

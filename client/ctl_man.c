@@ -61,8 +61,15 @@ static void put(const char *text)
 
 static void put_option(const struct option *o)
 {
+    char written[64];
+    size_t len = strlen(o->name);
+
+    // As ctl_written has it.
+    snprintf(written, sizeof written, "%s", o->name);
+    if (len > 2 && len < sizeof written && !strcmp(o->name + len - 2, "_s"))
+        written[len - 2] = '\0';
     fputs(".TP\n.B \\-\\-", stdout);
-    put(o->name);
+    put(written);
     if (o->value[0])
         printf(" \\fI%s\\fR", o->value);
     putchar('\n');

@@ -79,6 +79,65 @@ static void show_faults(const struct rec_tell_status *s)
             s->refused.items[i].sentence);
 }
 
+// "0-7, 12"
+static void say_ranks(const struct record_u64s *ranks, char *out, size_t out_bytes)
+{
+    size_t len = 0;
+
+    snprintf(out, out_bytes, "-");
+    for (size_t i = 0; i < ranks->n && len < out_bytes;) {
+        size_t last = i;
+
+        while (last + 1 < ranks->n && ranks->items[last + 1] == ranks->items[last] + 1)
+            last++;
+        len += (size_t)snprintf(out + len, out_bytes - len, last > i ? "%s%llu-%llu" : "%s%llu",
+            i ? ", " : "", (unsigned long long)ranks->items[i],
+            (unsigned long long)ranks->items[last]);
+        i = last + 1;
+    }
+}
+
+static void add_job(struct print_table *t, const struct rec_job_row *row)
+{
+    char ranks[160], age[48] = "-";
+
+    say_ranks(&row->ranks, ranks, sizeof ranks);
+    if (REC_HAS(row, job_row, age_s))
+        print_duration((double)row->age_s, age, sizeof age);
+    print_cell(t, PRINT_PLAIN, "%s", row->job);
+    print_cell(t, row->revoked ? PRINT_BAD : PRINT_PLAIN, "%s", row->state);
+    print_cell(t, PRINT_PLAIN, "%s", row->recipe ? row->recipe : "-");
+    print_cell(t, PRINT_PLAIN, "%s", row->layout ? row->layout : "-");
+    print_cell(t, PRINT_PLAIN, "%s", ranks);
+    if (REC_HAS(row, job_row, total))
+        print_cell(t, PRINT_PLAIN, "%llu/%llu", (unsigned long long)row->covered,
+            (unsigned long long)row->total);
+    else
+        print_cell(t, PRINT_PLAIN, "-");
+    print_cell(t, PRINT_PLAIN, "%s", age);
+    print_cell(t, PRINT_PLAIN, "%.12s", row->digest ? row->digest : "-");
+}
+
+static void show_jobs(const struct rec_tell_status *s)
+{
+    static const char *const heads[] = { "JOB", "STATE", "RECIPE", "LAYOUT", "RANKS", "ANSWERED",
+        "AGE", "DIGEST" };
+    struct print_table *t = print_table_new(heads, 8);
+
+    for (size_t i = 0; i < s->jobs.n; i++)
+        add_job(t, &s->jobs.items[i]);
+    print_table_end(t);
+    if (REC_HAS(s, tell_status, more_jobs))
+        print_line(PRINT_PLAIN, "and %llu jobs more", (unsigned long long)s->more_jobs);
+    for (size_t i = 0; i < s->jobs.n; i++) {
+        const struct rec_job_row *row = &s->jobs.items[i];
+
+        if (row->revoked)
+            print_pair("revoked", PRINT_BAD, "job %s: %s", row->job, row->revoked);
+        ctl_show_differences(row->job, row->differs.items, row->differs.n);
+    }
+}
+
 static void show_counters(const struct rec_tell_status *s)
 {
     static const char *const heads[] = { "COUNTER", "VALUE" };
@@ -110,6 +169,7 @@ static void show_status(const struct rec_tell_status *s)
     show_faults(s);
     show_workers(s);
     show_sweeps(s);
+    show_jobs(s);
     show_counters(s);
 }
 

@@ -167,6 +167,7 @@ static bool fill(struct tactic *t, const struct tactic_options *o)
     t->log = o->log;
     t->log_ctx = o->log_ctx;
     t->flags = o->flags;
+    t->rank = o->rank;
     t->timeout_ms = o->timeout_ms ? o->timeout_ms : TACTIC_TIMEOUT_MS;
     return take(t->asker.as, sizeof t->asker.as, o->as, "") &&
            take(t->asker.job, sizeof t->asker.job, o->job, "") &&

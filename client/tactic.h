@@ -98,10 +98,12 @@ enum { // flags of struct tactic_options
 
 // Set `size`, zero the rest: zero and NULL mean the default. Strings are copied.
 struct tactic_options {
-    size_t size;         // sizeof(struct tactic_options); later versions add fields at the end
-    const char *socket;  // path; default: environment TACTICD_SOCKET, else TACTIC_SOCKET
-    const char *as;      // ask for this worker section's environment, not for this process's own
-    const char *job;     // name of the job whose ranks must agree; at most 128 bytes
+    size_t size;        // sizeof(struct tactic_options); later versions add fields at the end
+    const char *socket; // path; default: environment TACTICD_SOCKET, else TACTIC_SOCKET
+    const char *as;     // ask for this worker section's environment, not for this process's own
+    // Name of the job whose ranks must agree, at most 128 bytes: tactic_table gets the snapshot
+    // that the job's first rank got, and lookups are answered from that one.
+    const char *job;
     unsigned timeout_ms; // deadline of each call
     unsigned flags;
     // Called on the calling thread, inside calls. Must not call back into the same handle.
@@ -112,6 +114,7 @@ struct tactic_options {
     const char *site_dir;     // default /etc/tacticd/tables
     const char *packaged_dir; // default: where this library was installed
     const char *keys_dir;     // public keys of bundles; default /etc/tacticd/keys
+    unsigned rank;            // this process's rank in the job
 };
 
 // --- handle ---
@@ -206,9 +209,11 @@ void tactic_answer_free(struct tactic_answer *answer);
 // --- tables: all answers of a recipe, for lookups inside the process ---
 
 // Fetches the snapshot of `recipe` for `layout` (NULL = its first). The daemon may hold the answer
-// back for `wait_ms` until all problems are answered; the deadline is that much later. Where ranks
-// must agree, one of them fetches, hands tactic_table_text to the others, they tactic_table_read
-// it, and all compare digests: any mismatch = every rank uses its default.
+// back for `wait_ms` until all problems are answered; the deadline is that much later.
+// Where ranks must agree, all fetch with the same `job`, each with its `rank`: on one node they get
+// the same bytes, whenever they ask; TACTIC_E_REFUSED tells a rank that may not have them. Across
+// nodes one rank fetches, hands tactic_table_text to the others, they tactic_table_read it. In both
+// cases all compare digests: any mismatch, or a rank without a table = every rank uses its default.
 int tactic_table(struct tactic *t, const char *recipe, const char *layout, unsigned wait_ms,
     struct tactic_table **out);
 // Makes a table from the bytes of another's text. `digest` (64 hex digits) may be NULL; then the
@@ -223,6 +228,9 @@ const char *tactic_table_digest(const struct tactic_table *table);
 const char *tactic_table_text(const struct tactic_table *table, size_t *len);
 // Problems answered, and problems of the recipe (equal for a table that was only read).
 void tactic_table_coverage(const struct tactic_table *table, uint64_t *covered, uint64_t *total);
+// In what this rank's environment differs from the job's first, in words, where no answer of the
+// table depends on it; "" if in nothing. Borrowed.
+const char *tactic_table_warning(const struct tactic_table *table);
 // How many rows there are: greatest index + 1.
 uint32_t tactic_table_rows(const struct tactic_table *table);
 
@@ -300,7 +308,8 @@ int tactic_lease(struct tactic *t, const char *const *devices, size_t n, uint64_
 // --- without the daemon ---
 
 // Reads the layers' tables and deny rules from disk, so that lookups on this handle are answered
-// from them while the daemon is away, by the same rules of precedence (see TACTIC_LEARNED_FIRST).
+// from them while the daemon is away, by the same rules of precedence (see TACTIC_LEARNED_FIRST);
+// not on a handle with a job, for only the daemon knows the job's answers.
 // Rules that this user cannot read deny everything: no tactic is answered then, and the log says
 // why. Blocks on the disk without a deadline: call it before you start, if at all. What changes
 // there afterwards, also a new deny rule, is not seen before it is called again. Never writes.

@@ -16,7 +16,7 @@ struct tactic {
     atomic_int in_use; // held by a call
     pid_t pid;         // process of the last call
     struct asker asker;
-    unsigned timeout_ms, flags;
+    unsigned timeout_ms, flags, rank;
     uint64_t quiet_until_ms; // lookups do not ask before
     void (*log)(void *ctx, enum tactic_log_level level, const char *sentence);
     void *log_ctx;

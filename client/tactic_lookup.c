@@ -181,10 +181,10 @@ static void start_over(struct batch *b)
 }
 
 // The tables on disk answer for this process's own environment only: a section's is known to the
-// daemon alone.
+// daemon alone. So is what a job's other ranks were told.
 static bool may_fall_back(const struct tactic *t, int error)
 {
-    return t->fallback && !t->asker.as[0] &&
+    return t->fallback && !t->asker.as[0] && !t->asker.job[0] &&
            (error == TACTIC_E_ABSENT || error == TACTIC_E_DENIED || error == TACTIC_E_TIMEOUT ||
                error == TACTIC_E_LOST);
 }

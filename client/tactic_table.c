@@ -4,6 +4,7 @@
 // ladder's rule (ladder.c) is folded into those numbers here, and a test holds the two together.
 // Immutable once built: any thread may read it.
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ struct tactic_table {
     struct table *table;
     char digest[DIGEST_HEX_BYTES];
     uint64_t covered, total;
+    char warning[TACTIC_ERROR_BYTES];
     char *blocks; // of the problems, `stride` bytes each
     size_t stride;
     uint32_t n_problems;
@@ -266,6 +268,23 @@ int tactic_table_read(const char *text, size_t len, const char *digest, struct t
 
 // --- fetching ---
 
+// In what this rank differs from its job's first one, each fact.
+static void take_warning(
+    struct tactic *t, const struct rec_tell_table *tell, char out[TACTIC_ERROR_BYTES])
+{
+    size_t len = 0;
+
+    for (size_t i = 0; i < tell->differs.n && len < TACTIC_ERROR_BYTES; i++) {
+        const struct rec_difference *d = &tell->differs.items[i];
+
+        len += (size_t)snprintf(out + len, TACTIC_ERROR_BYTES - len,
+            "%s%s is %s on rank %llu and %s here", i ? "; " : "", d->fact, d->have,
+            (unsigned long long)d->have_rank, d->want);
+    }
+    if (len)
+        tactic_say(t, TACTIC_LOG_WARNING, "job %s: %s", t->asker.job, out);
+}
+
 static int take_snapshot(struct tactic *t, struct told *told, struct tactic_table **out)
 {
     const struct rec_tell_table *tell = told->rec;
@@ -283,6 +302,7 @@ static int take_snapshot(struct tactic *t, struct told *told, struct tactic_tabl
             t, (enum tactic_error)r, "the daemon's snapshot: %s", tactic_strerror(r));
     (*out)->covered = tell->covered;
     (*out)->total = tell->total;
+    take_warning(t, tell, (*out)->warning);
     return 0;
 }
 
@@ -302,7 +322,10 @@ int tactic_table(struct tactic *t, const char *recipe, const char *layout, unsig
     if (!recipe)
         return tactic_leave(t, tactic_fail(t, TACTIC_E_ARGUMENT, "name a recipe"));
     tactic_refresh(t, false);
-    ask.job = t->asker.job[0] ? t->asker.job : NULL;
+    if (t->asker.job[0]) {
+        ask.job = t->asker.job;
+        REC_SET(&ask, ask_table, rank, t->rank);
+    }
     if (wait_ms)
         REC_SET(&ask, ask_table, wait_ms, wait_ms);
     if (t->flags & TACTIC_CONFIRMED)
@@ -340,6 +363,11 @@ void tactic_table_coverage(const struct tactic_table *t, uint64_t *covered, uint
         *covered = t->covered;
     if (total)
         *total = t->total;
+}
+
+const char *tactic_table_warning(const struct tactic_table *t)
+{
+    return t->warning;
 }
 
 uint32_t tactic_table_rows(const struct tactic_table *t)

@@ -53,6 +53,13 @@ bool ctl_is_stopped(void)
 
 // --- the command line ---
 
+size_t ctl_written(const char *name)
+{
+    size_t len = strlen(name);
+
+    return len > 2 && !strcmp(name + len - 2, "_s") ? len - 2 : len;
+}
+
 static bool word_in(const char *words, const char *word, size_t len)
 {
     for (const char *w = words; *w; w += *w == ' ') {
@@ -65,12 +72,26 @@ static bool word_in(const char *words, const char *word, size_t len)
     return false;
 }
 
-static const struct option *find_option(const char *name, size_t len)
+static bool takes(const struct ctl_command *command, const struct option *o)
 {
-    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
-        if (strlen(options[i].name) == len && !memcmp(options[i].name, name, len))
+    return o->is_common || word_in(command->options, o->name, strlen(o->name));
+}
+
+// Of options that are written alike, the one that the command takes; before the command is known,
+// the first.
+static const struct option *find_option(
+    const struct ctl_command *command, const char *name, size_t len)
+{
+    const struct option *first = NULL;
+
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        if (ctl_written(options[i].name) != len || memcmp(options[i].name, name, len) != 0)
+            continue;
+        if (!command || takes(command, &options[i]))
             return &options[i];
-    return NULL;
+        first = first ? first : &options[i];
+    }
+    return first;
 }
 
 static bool take_count(const char *text, uint64_t *out)
@@ -120,7 +141,7 @@ static bool take_value(struct ctl *c, const struct option *o, const char *text)
     }
     *((bool *)&c->o + o->has_at) = true;
     if (!ok)
-        print_error("--%s: '%s' will not do", o->name, text);
+        print_error("--%.*s: '%s' will not do", (int)ctl_written(o->name), o->name, text);
     return ok;
 }
 
@@ -129,22 +150,22 @@ static int take_option(struct ctl *c, int argc, char **argv, int at)
 {
     const char *name = argv[at] + 2, *equals = strchr(name, '=');
     size_t len = equals ? (size_t)(equals - name) : strlen(name);
-    const struct option *o = find_option(name, len);
+    const struct option *o = find_option(c->command, name, len);
 
-    if (!o || (c->command && !o->is_common && !word_in(c->command->options, name, len))) {
+    if (!o || (c->command && !takes(c->command, o))) {
         print_error("%s%sdoes not know --%.*s; see: tunectl help %s",
             c->command ? c->command->name : "", c->command ? " " : "tunectl ", (int)len, name,
             c->command ? c->command->name : "");
         return 0;
     }
     if (o->type == OPTION_SWITCH && equals) {
-        print_error("--%s takes no value", o->name);
+        print_error("--%.*s takes no value", (int)len, name);
         return 0;
     }
     if (o->type == OPTION_SWITCH || equals)
         return take_value(c, o, equals ? equals + 1 : "") ? 1 : 0;
     if (at + 1 >= argc) {
-        print_error("--%s needs a value", o->name);
+        print_error("--%.*s needs a value", (int)len, name);
         return 0;
     }
     return take_value(c, o, argv[at + 1]) ? 2 : 0;
@@ -254,10 +275,11 @@ static bool check_options(const struct ctl *c)
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
         const struct option *o = &options[i];
 
-        if (o->is_common || !*((const bool *)&c->o + o->has_at) ||
-            word_in(c->command->options, o->name, strlen(o->name)))
+        if (!*((const bool *)&c->o + o->has_at) || takes(c->command, o))
             continue;
-        print_error("%s does not know --%s; see: tunectl help %s", c->command->name, o->name,
+        print_error("%s does not know --%.*s%s; see: tunectl help %s", c->command->name,
+            (int)ctl_written(o->name), o->name,
+            find_option(c->command, o->name, ctl_written(o->name)) == o ? "" : " before its name",
             c->command->name);
         return false;
     }

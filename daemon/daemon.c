@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// daemon: see daemon.h. Start: locks, store, saver, first load, sweeps, doors, ready. Stop: doors,
-// sweeps, saver, and the loop runs dry.
+// daemon: see daemon.h. Start: locks, store, saver, jobs, first load, sweeps, doors, ready. Stop:
+// doors, sweeps, saver, and the loop runs dry.
 #include "daemon/daemon.h"
 
 #include <errno.h>
@@ -17,8 +17,10 @@
 #include "daemon/events.h"
 #include "daemon/files.h"
 #include "daemon/handlers.h"
+#include "daemon/jobs_disk.h"
 #include "daemon/lock.h"
 #include "daemon/log.h"
+#include "daemon/process.h"
 #include "daemon/saver.h"
 #include "daemon/sd.h"
 #include "daemon/sections.h"
@@ -41,6 +43,9 @@ struct daemon {
     struct events *events;
     struct store *store;
     struct saver *saver;
+    struct jobs *jobs;
+    struct jobs_saver *jobs_saver;
+    char boot[PROCESS_BOOT_BYTES];
     struct server *server;
     struct handlers *handlers;
     struct sweeps *sweeps;
@@ -182,6 +187,30 @@ static const char *on_history(void *ctx, const char *key)
     return sweeps_history(d->sweeps, key);
 }
 
+static struct job_clock job_clock(const struct daemon *d)
+{
+    return (struct job_clock){
+        .now_ms = (int64_t)now_ms(d), .unix_s = unix_ms() / 1000, .boot = d->boot
+    };
+}
+
+static struct job_clock on_clock(void *ctx)
+{
+    return job_clock(ctx);
+}
+
+static uint64_t on_born(void *ctx, uint64_t pid)
+{
+    (void)ctx;
+    return process_born(pid);
+}
+
+static bool on_lives(void *ctx, uint64_t pid, uint64_t born)
+{
+    (void)ctx;
+    return process_lives(pid, born);
+}
+
 static void on_waiters_due(uv_timer_t *timer)
 {
     struct daemon *d = timer->data;
@@ -224,7 +253,9 @@ static int open_doors(struct daemon *d, struct diag *diag)
 {
     struct server_hooks hooks = { d, on_request, on_garbage, on_unroutable, on_yield };
     struct handlers_hooks handler_hooks = { d, on_want, on_sweep_rows, on_queued, on_sweeping,
-        on_history, on_wake, on_handlers_event };
+        on_history, on_wake, on_handlers_event, on_clock, on_born, on_lives };
+    struct handlers_parts parts = { d->store, d->saver, d->jobs, d->jobs_saver, d->events,
+        &d->sections, &d->stats };
     char lookup[512], control[512];
     int r;
 
@@ -235,14 +266,16 @@ static int open_doors(struct daemon *d, struct diag *diag)
     snprintf(lookup, sizeof lookup, "%.400s/lookup.sock", d->config->daemon.runtime_dir);
     snprintf(control, sizeof control, "%.400s/control/sock", d->config->daemon.runtime_dir);
     // Handlers first: a request may come with the bind.
-    d->handlers =
-        handlers_new(d->store, d->saver, d->events, &d->sections, &d->stats, &handler_hooks);
+    d->handlers = handlers_new(&parts, &handler_hooks);
     if (!d->handlers)
         return -ENOMEM;
     handlers_ready(d->handlers, now_ms(d), (uint64_t)getpid());
     r = server_new(&d->loop, lookup, control, &hooks, &d->server, diag);
     if (!r)
         handlers_serve(d->handlers, d->server);
+    // Jobs of before meet the rules of today; what was found of them on disk goes back there.
+    handlers_published(d->handlers, now_ms(d));
+    handlers_tick(d->handlers, now_ms(d));
     return r;
 }
 
@@ -296,6 +329,7 @@ static void on_tick(uv_timer_t *timer)
     check_doors(d);
     sweeps_tick(d->sweeps, now_ms(d));
     saver_tick(d->saver);
+    handlers_tick(d->handlers, now_ms(d));
     d->stats.queued = sweeps_queued(d->sweeps);
     d->stats.log_lost = log_lost();
     log_tick();
@@ -401,11 +435,36 @@ static int take_locks(struct daemon *d, struct diag *diag)
     return r;
 }
 
+// Before the doors open: who asks must meet the jobs of before.
+static int load_jobs(struct daemon *d)
+{
+    char dir[JOBS_DIR_BYTES];
+    struct job_clock clock;
+    int r;
+
+    process_boot(d->boot);
+    clock = job_clock(d);
+    snprintf(dir, sizeof dir, "%s/jobs", d->config->daemon.state_dir);
+    r = jobs_disk_load(dir, &clock, d->config->limits.jobs_per_uid, &d->jobs);
+    if (r)
+        return r;
+    for (size_t i = 0; i < d->jobs->n; i++)
+        if (d->jobs->job[i]->bad_file)
+            log_warning("a job's file cannot be read: the job is revoked", "file=%s why=%s",
+                d->jobs->job[i]->bad_file, d->jobs->job[i]->bad_why);
+    if (d->jobs->bad_dir)
+        log_warning("jobs cannot be read: none can begin", "dir=%s why=%s", d->jobs->bad_dir,
+            d->jobs->bad_dir_why);
+    d->jobs_saver = jobs_saver_new(&d->loop, dir);
+    return d->jobs_saver ? 0 : -ENOMEM;
+}
+
 static int build(struct daemon *d, struct diag *diag)
 {
     struct saver_hooks hooks = { d, on_published, on_saver_warning };
     struct sweeps_hooks sweeps_hooks = { d, on_sweeps_event };
     struct loader_paths paths;
+    int r;
 
     loader_paths_set(&paths, d->config->daemon.state_dir, d->config->daemon.site_dir,
         d->config->daemon.packaged_dir, d->config->daemon.keys_dir);
@@ -416,8 +475,10 @@ static int build(struct daemon *d, struct diag *diag)
             d->config->daemon.authority == CONFIG_authority_learned, &hooks);
     if (!d->saver)
         return -ENOMEM;
-    return sweeps_new(&d->loop, d->config, d->store, d->saver, &d->sections, &d->stats,
-        &sweeps_hooks, &d->sweeps, diag);
+    r = load_jobs(d);
+    return r ? r
+             : sweeps_new(&d->loop, d->config, d->store, d->saver, &d->sections, &d->stats,
+                   &sweeps_hooks, &d->sweeps, diag);
 }
 
 static int open_handles(struct daemon *d)
@@ -494,12 +555,20 @@ int daemon_run(struct daemon *d)
 
 // --- stop: the mirror of start ---
 
+static void on_jobs_saver_closed(void *ctx)
+{
+    struct daemon *d = ctx;
+
+    d->jobs_saver = NULL;
+    d->handlers = handlers_free(d->handlers); // the savers' last answers came to them
+}
+
 static void on_saver_closed(void *ctx)
 {
     struct daemon *d = ctx;
 
     d->saver = NULL;
-    d->handlers = handlers_free(d->handlers); // the saver's last answers came to them
+    jobs_saver_close(d->jobs_saver, on_jobs_saver_closed, d);
 }
 
 static void on_sweeps_closed(void *ctx)
@@ -542,6 +611,7 @@ struct daemon *daemon_free(struct daemon *d)
 {
     if (!d)
         return NULL;
+    d->jobs = jobs_free(d->jobs);
     d->store = store_free(d->store);
     d->events = events_free(d->events);
     sd_fini(&d->sd);

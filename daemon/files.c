@@ -148,6 +148,13 @@ int files_write(const char *path, const void *bytes, size_t len, struct diag *d)
     return r;
 }
 
+int files_remove(const char *path, struct diag *d)
+{
+    if (unlink(path) < 0)
+        return errno == ENOENT ? 0 : fail(d, path, "cannot remove");
+    return sync_dir_of(path) < 0 ? fail(d, path, "cannot sync its directory") : 0;
+}
+
 int files_mkdirs(const char *path)
 {
     char part[PATH_MAX];

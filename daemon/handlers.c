@@ -58,6 +58,12 @@ void call_tell(struct call *c, const void *tell)
     handlers_tell(c->h, &c->request->peer, tell, NULL, 0);
 }
 
+void handlers_refuse(struct handlers *h, const struct server_peer *to, enum status status,
+    const struct rec_trouble *trouble)
+{
+    send_record(h, to, status, KIND_NONE, &rec_type_trouble, trouble, NULL, 0);
+}
+
 static void trouble(struct handlers *h, const struct server_peer *to, enum status status,
     const char *field, const char *fmt, va_list ap)
 {
@@ -65,7 +71,7 @@ static void trouble(struct handlers *h, const struct server_peer *to, enum statu
     struct rec_trouble rec = { .sentence = sentence, .field = field && field[0] ? field : NULL };
 
     vsnprintf(sentence, sizeof sentence, fmt, ap);
-    send_record(h, to, status, KIND_NONE, &rec_type_trouble, &rec, NULL, 0);
+    handlers_refuse(h, to, status, &rec);
 }
 
 void handlers_trouble(struct handlers *h, const struct server_peer *to, enum status status,
@@ -295,9 +301,10 @@ static void tell_wanted(enum wanted wanted, const struct wanted_outcome *outcome
             "an answer is stored, but not everything it depends on is known of both sides";
 }
 
-// The file that a rule stands in.
-static const char *file_of(const struct store_deny *deny, const struct rec_deny_rule *rule)
+const char *handlers_rule_file(const struct handlers *h, const struct rec_deny_rule *rule)
 {
+    const struct store_deny *deny = store_generation(h->store)->deny;
+
     for (size_t i = 0; i < deny->n; i++)
         if (rule >= deny->files[i]->rec.rules.items &&
             rule < deny->files[i]->rec.rules.items + deny->files[i]->rec.rules.n)
@@ -317,13 +324,13 @@ static bool tell_denied(const struct handlers *h, const struct fingerprint *fp,
     if (!rule && !deny->blind)
         return false;
     snprintf(text, sizeof text, "use your library's default: rule %s in %s denies every tactic",
-        rule ? rule->id : "", rule ? file_of(deny, rule) : "");
+        rule ? rule->id : "", rule ? handlers_rule_file(h, rule) : "");
     out->next = deny->blind ? "use your library's default: rules cannot be read, so everything is "
                               "denied; tunectl status names the file"
                             : take_text(a, text);
     snprintf(text, sizeof text, "tunectl allow %s", rule ? rule->id : "");
     // Rules of the site and of packages are taken back where they stand.
-    if (!deny->blind && rule && saver_has_rule(h->saver, file_of(deny, rule)))
+    if (!deny->blind && rule && saver_has_rule(h->saver, handlers_rule_file(h, rule)))
         out->command = take_text(a, text);
     return true;
 }
@@ -420,7 +427,7 @@ void handlers_answer(struct handlers *h, struct store_asker *asker, const char *
 
 // The answer is the entry's stored text with its place put before the closing brace: three copies,
 // no encoding.
-static void send_entry(struct call *c, const struct store_answer *found)
+void call_entry(struct call *c, const struct store_answer *found)
 {
     char line[16];
     int digits = snprintf(line, sizeof line, "%u}", found->entry->line);
@@ -450,12 +457,29 @@ static void note_conflict(struct call *c, const struct store_answer *found)
         "sweep the problem, or take one of the files away; tunectl explain names both");
 }
 
-static unsigned asking_uid(const struct server_request *r)
+unsigned call_uid(const struct call *c, unsigned *pid)
 {
-    unsigned uid = UINT32_MAX, pid;
+    unsigned uid = UINT32_MAX;
 
-    server_credentials(r, &uid, &pid);
+    *pid = 0;
+    server_credentials(c->request, &uid, pid);
     return uid;
+}
+
+void call_tell_miss(struct call *c, const struct rec_tell_lookup *tell)
+{
+    send_record(
+        c->h, &c->request->peer, STATUS_OK, KIND_MISS, &rec_type_tell_lookup, tell, NULL, 0);
+}
+
+void call_miss(struct call *c, enum reason reason, struct rec_tell_lookup *tell)
+{
+    tell->kind = "miss";
+    tell->reason = reason_name(reason);
+    if (!tell->detail)
+        tell->detail = reason_doc(reason);
+    ++*stats_misses(c->h->stats, reason);
+    call_tell_miss(c, tell);
 }
 
 void on_lookup(struct call *c)
@@ -464,25 +488,24 @@ void on_lookup(struct call *c)
     struct rec_tell_lookup tell;
     struct store_answer found;
     struct store_asker *asker = call_asker(c);
-    unsigned uid;
+    unsigned uid, pid;
 
     if (!asker)
         return;
     if (r->job_len) {
-        call_trouble(c, STATUS_UNSUPPORTED, "job",
-            "lookups of a job are not supported yet; leave the job empty");
+        call_job_lookup(c, asker);
         return;
     }
     store_find(c->h->store, asker, r->body, r->body_len, &found);
     if (found.kind != KIND_MISS) {
         if (found.conflict)
             note_conflict(c, &found);
-        send_entry(c, &found);
+        call_entry(c, &found);
         return;
     }
-    uid = asking_uid(r);
+    uid = call_uid(c, &pid);
     handlers_answer(c->h, asker, r->body, r->body_len, &found, &tell, c->a, &uid);
-    send_record(c->h, &r->peer, STATUS_OK, KIND_MISS, &rec_type_tell_lookup, &tell, NULL, 0);
+    call_tell_miss(c, &tell);
 }
 
 void on_hello(struct call *c)
@@ -584,18 +607,21 @@ void handlers_request(struct handlers *h, const struct server_request *request, 
     arena_fini(&a);
 }
 
-struct handlers *handlers_new(struct store *store, struct saver *saver, struct events *events,
-    struct sections *sections, struct stats *stats, const struct handlers_hooks *hooks)
+struct handlers *handlers_new(
+    const struct handlers_parts *parts, const struct handlers_hooks *hooks)
 {
     struct handlers *h = calloc(1, sizeof *h);
 
     if (!h)
         return NULL;
-    h->store = store;
-    h->saver = saver;
-    h->events = events;
-    h->sections = sections;
-    h->stats = stats;
+    h->store = parts->store;
+    h->saver = parts->saver;
+    h->jobs = parts->jobs;
+    h->jobs_saver = parts->jobs_saver;
+    h->events = parts->events;
+    h->sections = parts->sections;
+    h->stats = parts->stats;
+    h->stats->jobs = parts->jobs->n;
     h->hooks = *hooks;
     return h;
 }
@@ -611,6 +637,7 @@ static void drop_waiters(struct handlers *h)
         free(w);
     }
     h->n_waiters = 0;
+    handlers_drop_ranks(h);
 }
 
 void handlers_serve(struct handlers *h, struct server *server)

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // handlers: the only room where a message meets the store, the saver and the sweeps; wire statuses
 // are chosen here. One row a message (messages.def), one function on_<message> each: what only
-// reads stands in handlers_read.c and handlers_upgrade.c, what changes something in
-// handlers_write.c, the lookup itself in handlers.c. Nothing here waits: what must wait is
-// remembered as a waiter or as a change's context, and answered later.
+// reads stands in handlers_read.c and handlers_upgrade.c, tables in handlers_table.c, jobs in
+// handlers_jobs.c, what changes something in handlers_write.c, the lookup itself in handlers.c.
+// Nothing here waits: what must wait is remembered as a waiter or as a change's context, and
+// answered later.
 #pragma once
 #include "daemon/events.h"
+#include "daemon/jobs.h"
+#include "daemon/jobs_saver.h"
 #include "daemon/saver.h"
 #include "daemon/sections.h"
 #include "daemon/server.h"
@@ -13,6 +16,7 @@
 #include "daemon/store.h"
 
 #define HANDLERS_MAX_WAITERS 256   // watch and table requests that wait; more are answered BUSY
+#define HANDLERS_MAX_RANKS   1024  // ranks that wait for their jobs' snapshots; more: BUSY
 #define HANDLERS_MAX_PEER    8     // of them from one connection
 #define HANDLERS_MAX_WAIT_MS 60000 // longest wait a client may ask for
 #define HANDLERS_MAX_KEYS    512   // problems in one want or sweep by keys
@@ -61,12 +65,25 @@ struct handlers_hooks {
         void *ctx, const char *key);         // how the last sweep of a key ended, or NULL
     void (*wake)(void *ctx, uint64_t at_ms); // call handlers_wake then; 0 = not needed any more
     void (*event)(void *ctx, const char *kind, const char *key, const char *text);
+    struct job_clock (*clock)(void *ctx);
+    // When a process began, 0 = not to be seen; and whether that one still lives (process.h).
+    uint64_t (*born)(void *ctx, uint64_t pid);
+    bool (*lives)(void *ctx, uint64_t pid, uint64_t born);
 };
 
 struct handlers;
-struct handlers *handlers_new(struct store *store, struct saver *saver, struct events *events,
-    struct sections *sections, struct stats *stats, const struct handlers_hooks *hooks);
-// Not before the saver is closed: its answers come back here.
+struct handlers_parts {
+    struct store *store;
+    struct saver *saver;
+    struct jobs *jobs;
+    struct jobs_saver *jobs_saver;
+    struct events *events;
+    struct sections *sections;
+    struct stats *stats;
+};
+struct handlers *handlers_new(
+    const struct handlers_parts *parts, const struct handlers_hooks *hooks);
+// Not before the savers are closed: their answers come back here.
 struct handlers *handlers_free(struct handlers *h);
 void handlers_request(struct handlers *h, const struct server_request *request, uint64_t now_ms);
 // The server to answer through; before it, no request comes. NULL: the doors close, who waits is
@@ -78,5 +95,7 @@ void handlers_news(struct handlers *h, uint64_t now_ms);
 void handlers_published(struct handlers *h, uint64_t now_ms);
 // Answers waiters whose time is over.
 void handlers_wake(struct handlers *h, uint64_t now_ms);
+// Once a watchdog tick: jobs that nobody asks for any more end, what is not on disk goes there.
+void handlers_tick(struct handlers *h, uint64_t now_ms);
 // The daemon's start, for status.
 void handlers_ready(struct handlers *h, uint64_t now_ms, uint64_t pid);

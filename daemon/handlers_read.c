@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// handlers_read: messages that change nothing: table, status, explain, watch, tables. Part of
-// handlers. A watch or table that must wait becomes a waiter: a value with a deadline, answered by
-// news or time.
+// handlers_read: messages that change nothing: status, explain, watch, tables. Part of handlers. A
+// watch or table that must wait becomes a waiter: a value with a deadline, answered by news or
+// time.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/call.h"
-#include "proto/digest.h"
 
 #define STATUS_MAX_SWEEPS   64
 #define STATUS_MAX_STALE    64
@@ -15,144 +14,45 @@
 #define WATCH_DEFAULT_MS    10000
 #define EXPLAIN_MAX_ENTRIES 64
 
-// --- table: a snapshot ---
-
-struct snapshot {
-    struct buf text;
-    uint64_t covered, total;
-};
-
-static int compose(const struct recipe *r, const struct rec_recipe_layout *layout,
-    const struct fingerprint *fp, uint32_t facts, const struct table_entry **entries, size_t n,
-    const char *method, struct buf *out)
-{
-    struct rec_fingerprint fingerprint;
-    struct rec_ladder ladder;
-    struct fingerprint narrowed;
-    struct rec_table_header header = { .format = TABLE_FORMAT,
-        .method = method ? method : "none",
-        .model = r->rec.model,
-        .layout = layout->layout,
-        .fingerprint = &fingerprint,
-        .ladder = &ladder };
-
-    // Only what the problems depend on: the snapshot holds for whoever shares that.
-    fingerprint_narrow(fp, facts, &narrowed);
-    fingerprint_to(&narrowed, &fingerprint);
-    ladder_to(&r->ladder, &ladder);
-    return table_compose(&header, entries, n, out);
-}
-
-// Composed if the snapshot is whole, or with `force`; else the first problem that is not answered
-// ends it, and `covered` counts those before.
-static int take_snapshot(struct handlers *h, const struct recipe *r,
-    const struct rec_recipe_layout *layout, struct store_asker *asker, bool confirmed, bool force,
-    struct snapshot *out)
-{
-    size_t n = recipe_keys(r, layout, NULL, 0), kept = 0;
-    struct key *keys = calloc(n + 1, sizeof *keys);
-    const struct table_entry **entries = calloc(n + 1, sizeof *entries);
-    const char *method = NULL;
-    uint32_t facts = 0;
-    int e = keys && entries ? 0 : -1;
-
-    if (!e)
-        recipe_keys(r, layout, keys, n);
-    for (size_t i = 0; i < n && !e; i++) {
-        struct store_answer found;
-        char text[KEY_MAX_BYTES];
-
-        store_find(h->store, asker, text, key_print(&keys[i], text), &found);
-        facts |= key_facts(&keys[i]);
-        // Only the bucket itself: another ladder's bucket is not this recipe's answer.
-        if (found.kind == KIND_MISS ||
-            memcmp(found.entry->text + TABLE_KEY_OFFSET, text, found.entry->key_len) != 0 ||
-            (confirmed && found.entry->state != ENTRY_CONFIRMED)) {
-            if (!force)
-                break;
-            continue;
-        }
-        if (!method)
-            method = found.table->table->header.method;
-        else if (strcmp(method, found.table->table->header.method) != 0)
-            method = "mixed";
-        entries[kept++] = found.entry;
-    }
-    out->covered = kept;
-    out->total = n;
-    if (!e && (kept == n || force))
-        e = compose(
-            r, layout, store_asker_fingerprint(asker), facts, entries, kept, method, &out->text);
-    free(keys);
-    free(entries);
-    return e;
-}
-
-// Answers a table request if it can be; with `force` whatever its coverage. True: answered.
-static bool answer_table(struct handlers *h, const struct server_peer *to, const char *recipe,
-    const char *layout_name, uint64_t digest, bool confirmed, bool force)
-{
-    const struct recipe *r = saver_recipe(h->saver, recipe);
-    const struct rec_recipe_layout *layout = r ? recipe_layout(r, layout_name) : NULL;
-    struct store_asker *asker = store_asker(h->store, digest);
-    struct snapshot s = { 0 };
-    char hex[DIGEST_HEX_BYTES];
-
-    if (!layout) {
-        handlers_no_recipe(h, to, r, recipe, layout_name);
-        return true;
-    }
-    if (!asker) {
-        handlers_trouble(h, to, STATUS_NEED_HELLO, NULL, "%s", status_doc(STATUS_NEED_HELLO));
-        return true;
-    }
-    if (take_snapshot(h, r, layout, asker, confirmed, force, &s)) {
-        handlers_trouble(h, to, STATUS_FAILED, NULL, "the snapshot could not be made");
-    } else if (s.covered < s.total && !force) {
-        buf_fini(&s.text);
-        return false;
-    } else {
-        digest_hex(s.text.data, s.text.len, hex);
-        handlers_tell(h, to,
-            &(struct rec_tell_table){ .digest = hex, .covered = s.covered, .total = s.total },
-            s.text.data, s.text.len);
-    }
-    buf_fini(&s.text);
-    return true;
-}
-
 // --- waiting ---
 
-static void rearm(struct handlers *h)
+void handlers_rearm(struct handlers *h)
 {
-    uint64_t at = 0;
+    uint64_t at = handlers_jobs_due(h);
 
     for (const struct waiter *w = h->waiters; w; w = w->next)
         if (!at || w->deadline_ms < at)
             at = w->deadline_ms;
-    h->stats->watch_waiters = h->n_waiters;
+    h->stats->watch_waiters = h->n_waiters + h->n_ranks;
     h->hooks.wake(h->hooks.ctx, at);
 }
 
+static bool is_same(const struct server_peer *a, const struct server_peer *b)
+{
+    return a->door == b->door && a->routing_len == b->routing_len &&
+           !memcmp(a->routing, b->routing, b->routing_len);
+}
+
 // A connection that closed is not seen: what it left behind waits for its time to be over.
-static unsigned waiters_of(const struct handlers *h, const struct server_peer *peer)
+unsigned handlers_waiting(const struct handlers *h, const struct server_peer *peer)
 {
     unsigned n = 0;
 
     for (const struct waiter *w = h->waiters; w; w = w->next)
-        n += w->peer.door == peer->door && w->peer.routing_len == peer->routing_len &&
-             !memcmp(w->peer.routing, peer->routing, peer->routing_len);
+        n += is_same(&w->peer, peer);
+    for (const struct rank *k = h->ranks; k; k = k->next)
+        n += is_same(&k->peer, peer);
     return n;
 }
 
-static void wait_for(struct call *c, uint64_t wait_ms, uint64_t since, const char *recipe,
+void call_wait(struct call *c, uint64_t wait_ms, uint64_t since, const char *recipe,
     const char *layout, bool confirmed)
 {
     struct handlers *h = c->h;
     struct waiter *w;
 
     if (h->n_waiters >= HANDLERS_MAX_WAITERS ||
-        waiters_of(h, &c->request->peer) >= HANDLERS_MAX_PEER) {
+        handlers_waiting(h, &c->request->peer) >= HANDLERS_MAX_PEER) {
         call_trouble(c, STATUS_BUSY, NULL, "%d requests wait already, or %d of this connection",
             HANDLERS_MAX_WAITERS, HANDLERS_MAX_PEER);
         return;
@@ -172,7 +72,7 @@ static void wait_for(struct call *c, uint64_t wait_ms, uint64_t since, const cha
     w->next = h->waiters;
     h->waiters = w;
     h->n_waiters++;
-    rearm(h);
+    handlers_rearm(h);
 }
 
 static bool answer_watch(
@@ -205,7 +105,7 @@ static void serve_waiters(struct handlers *h, uint64_t now_ms, bool is_published
         if (!w->recipe)
             done = answer_watch(h, &w->peer, w->since, over);
         else if (is_published || over)
-            done = answer_table(h, &w->peer, w->recipe, w->layout, w->digest, w->confirmed, over);
+            done = handlers_table(h, &w->peer, w->recipe, w->layout, w->digest, w->confirmed, over);
 
         if (!done) {
             at = &w->next;
@@ -217,7 +117,7 @@ static void serve_waiters(struct handlers *h, uint64_t now_ms, bool is_published
         free(w->layout);
         free(w);
     }
-    rearm(h);
+    handlers_rearm(h);
 }
 
 void handlers_news(struct handlers *h, uint64_t now_ms)
@@ -228,29 +128,14 @@ void handlers_news(struct handlers *h, uint64_t now_ms)
 
 void handlers_published(struct handlers *h, uint64_t now_ms)
 {
-    if (h->waiters)
-        serve_waiters(h, now_ms, true);
+    handlers_jobs_serve(h, now_ms, true);
+    serve_waiters(h, now_ms, true);
 }
 
 void handlers_wake(struct handlers *h, uint64_t now_ms)
 {
+    handlers_jobs_serve(h, now_ms, false);
     serve_waiters(h, now_ms, false);
-}
-
-void on_table(struct call *c)
-{
-    const struct rec_ask_table *ask = c->ask;
-    bool wait = REC_HAS(ask, ask_table, wait_ms) && ask->wait_ms > 0;
-
-    if (ask->job && ask->job[0]) {
-        call_trouble(c, STATUS_UNSUPPORTED, "job", "jobs are not supported yet; leave it out");
-        return;
-    }
-    if (!call_asker(c))
-        return;
-    if (!answer_table(c->h, &c->request->peer, ask->recipe, ask->layout, c->request->digest,
-            ask->confirmed, !wait))
-        wait_for(c, ask->wait_ms, 0, ask->recipe, ask->layout, ask->confirmed);
 }
 
 void on_watch(struct call *c)
@@ -263,7 +148,7 @@ void on_watch(struct call *c)
     if (since > last)
         since = 0; // of an earlier daemon: everything here is news
     if (!answer_watch(c->h, &c->request->peer, since, wait_ms == 0))
-        wait_for(c, wait_ms, since, NULL, NULL, false);
+        call_wait(c, wait_ms, since, NULL, NULL, false);
 }
 
 // --- status and tables ---
@@ -299,14 +184,16 @@ static void fill_workers(struct handlers *h, struct rec_tell_status *tell, struc
 static void fill_refused(struct handlers *h, struct rec_refusal **items, size_t *n, struct arena *a)
 {
     const struct load *l = saver_load(h->saver);
+    size_t of_tables = l ? l->n_refusals : 0;
 
-    *n = l ? l->n_refusals : 0;
-    *items = arena_take(a, (*n + 1) * sizeof **items);
+    *n = 0;
+    *items = arena_take(a, (of_tables + JOBS_MAX + 1) * sizeof **items);
     if (!*items)
-        *n = 0;
-    for (size_t i = 0; i < *n; i++)
-        (*items)[i] = (struct rec_refusal){ .file = l->refusals[i].file,
-            .sentence = l->refusals[i].sentence };
+        return;
+    for (; *n < of_tables; ++*n)
+        (*items)[*n] = (struct rec_refusal){ .file = l->refusals[*n].file,
+            .sentence = l->refusals[*n].sentence };
+    *n += handlers_jobs_refused(h, *items + *n);
 }
 
 static void fill_stale(struct handlers *h, struct rec_tell_status *tell, struct arena *a)
@@ -357,6 +244,7 @@ void on_status(struct call *c)
     fill_workers(h, &tell, c->a);
     fill_refused(h, &tell.refused.items, &tell.refused.n, c->a);
     fill_stale(h, &tell, c->a);
+    handlers_jobs_rows(h, &tell, c->a);
     if (ask->counters)
         fill_counters(h, &tell, c->a);
     call_tell(c, &tell);

@@ -73,7 +73,7 @@ uint64_t *stats_misses(struct stats *s, enum reason reason)
 
 uint64_t *stats_hits(struct stats *s, unsigned layer)
 {
-    assert(STATS_hits_pinned + layer <= STATS_hits_packaged);
+    assert(STATS_hits_pinned + layer <= STATS_hits_snapshot);
     return at(s, STATS_hits_pinned + layer);
 }
 

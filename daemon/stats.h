@@ -39,7 +39,7 @@ size_t stats_find(const char *name);
 uint64_t *stats_asked(struct stats *s, enum message message); // a number of messages.def
 uint64_t *stats_replies(struct stats *s, enum status status);
 uint64_t *stats_misses(struct stats *s, enum reason reason);
-// `layer` in order of precedence, 0 = pinned.
+// `layer` in order of precedence, 0 = pinned; the one behind the last is a job's snapshot.
 uint64_t *stats_hits(struct stats *s, unsigned layer);
 // Raises a peak.
 void stats_peak(uint64_t *peak, uint64_t value);

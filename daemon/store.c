@@ -57,7 +57,7 @@ struct store {
 
 const char *layer_name(enum layer layer)
 {
-    static const char *const names[] = { "pinned", "site", "learned", "packaged" };
+    static const char *const names[] = { "pinned", "site", "learned", "packaged", "snapshot" };
 
     return names[layer];
 }
@@ -196,6 +196,25 @@ const struct rec_deny_rule *store_deny_find(const struct store_deny *d, const st
     const struct rec_deny_rule *rule = d->n_rules ? rule_of(d, "null", key, fp, tactic) : NULL;
 
     return rule || !tactic || !d->n_rules ? rule : rule_of(d, tactic, key, fp, tactic);
+}
+
+static bool names_tactic(const struct store_deny *d, const char *tactic)
+{
+    size_t i = rule_bound(d, tactic);
+
+    return i < d->n_rules && !strcmp(d->rules[i]->tactic, tactic);
+}
+
+const struct rec_deny_rule *store_deny_entry(
+    const struct store_deny *d, const struct table_entry *e, const struct fingerprint *fp)
+{
+    struct key k;
+
+    if (!e->tactic || !d->n_rules || (!names_tactic(d, "null") && !names_tactic(d, e->tactic)))
+        return NULL;
+    if (key_parse(e->text + TABLE_KEY_OFFSET, e->key_len, &k, NULL))
+        return NULL; // cannot be: the table was read
+    return store_deny_find(d, &k, fp, e->tactic);
 }
 
 // --- building a generation ---
@@ -604,6 +623,8 @@ const struct fingerprint *store_asker_fingerprint(const struct store_asker *a)
 // Forgets comparisons with the scopes of an older generation.
 static bool asker_ready(struct store_asker *a, const struct generation *g)
 {
+    if (!a)
+        return true;
     if (a->generation == g->number && a->match)
         return true;
     if (a->n_match < g->index->n_scopes + 1u) {
@@ -625,6 +646,8 @@ static enum fingerprint_match scope_match(
 {
     const struct scope *x = &g->index->scopes[scope];
 
+    if (!a)
+        return FINGERPRINT_SAME;
     if (!a->match[scope])
         a->match[scope] = (uint8_t)(1 + facts_compare(&g->tables[x->table]->table->fingerprint,
                                             &a->fp, x->facts, NULL));
@@ -881,11 +904,9 @@ static void find_parsed(const struct generation *g, struct store_asker *a, const
     key_set_tokens(&out->key, tokens);
 }
 
-void store_find(
-    struct store *s, struct store_asker *a, const char *key, size_t len, struct store_answer *out)
+void generation_find(const struct generation *g, struct store_asker *a, const char *key, size_t len,
+    struct store_answer *out)
 {
-    const struct generation *g = s->generation;
-
     memset(out, 0, offsetof(struct store_answer, key));
     out->has_key = false;
     out->kind = KIND_MISS;
@@ -893,6 +914,12 @@ void store_find(
     if (asker_ready(a, g) && !find_exact(g, a, key, len, out) &&
         !find_unparsed(g, a, key, len, out))
         find_parsed(g, a, key, len, out);
+}
+
+void store_find(
+    struct store *s, struct store_asker *a, const char *key, size_t len, struct store_answer *out)
+{
+    generation_find(s->generation, a, key, len, out);
 }
 
 static const char *why_not(

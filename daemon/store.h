@@ -18,7 +18,8 @@ enum layer { // in order of precedence
     LAYER_SITE,
     LAYER_LEARNED,
     LAYER_PACKAGED,
-    LAYER_COUNT
+    LAYER_COUNT,
+    LAYER_SNAPSHOT = LAYER_COUNT, // no layer: a job's snapshot, whose entries came of all of them
 };
 const char *layer_name(enum layer layer);
 
@@ -59,6 +60,9 @@ struct store_deny *store_deny_unref(struct store_deny *d);
 // The first rule that takes the tactic out of service here, or NULL.
 const struct rec_deny_rule *store_deny_find(const struct store_deny *d, const struct key *key,
     const struct fingerprint *fp, const char *tactic);
+// The same for an entry; parses its key only where a rule names its tactic.
+const struct rec_deny_rule *store_deny_entry(
+    const struct store_deny *d, const struct table_entry *e, const struct fingerprint *fp);
 
 struct generation {
     uint64_t number;
@@ -115,6 +119,9 @@ struct store_answer {
 // Never fails: what is not found is a miss with its reason. `key` may be any bytes.
 void store_find(
     struct store *s, struct store_asker *a, const char *key, size_t len, struct store_answer *out);
+// The same in a generation of one's own. `a` NULL: whoever asks was compared with it before.
+void generation_find(const struct generation *g, struct store_asker *a, const char *key, size_t len,
+    struct store_answer *out);
 
 // Entries of a key in order of precedence, for explain. Calls `visit` for each with why it is not
 // served (NULL for the one that is).

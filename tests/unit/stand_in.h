@@ -19,6 +19,8 @@ struct stand_in {
     const char *table;        // what `table` is answered with
     // What it saw.
     atomic_uint hellos, lookups, others;
+    atomic_uint rank;   // of the last table
+    atomic_bool in_job; // it named the job "job" in its frame and in its body, as lookups do
     // Its own.
     atomic_bool ends;
     unsigned long thread;

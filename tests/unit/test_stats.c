@@ -47,7 +47,7 @@ static void lists_meet_their_counters(void **state)
         *stats_misses(&s, (enum reason)i) += n;
         assert_int_equal(named(&s, "misses_", reason_name((enum reason)i)), n);
     }
-    for (unsigned i = 0; i < LAYER_COUNT; i++, n++) {
+    for (unsigned i = 0; i <= LAYER_SNAPSHOT; i++, n++) {
         *stats_hits(&s, i) += n;
         assert_int_equal(named(&s, "hits_", layer_name((enum layer)i)), n);
     }

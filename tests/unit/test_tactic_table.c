@@ -222,6 +222,63 @@ static void test_refused(void **state)
 
 // --- snapshots over the wire ---
 
+static void count_warnings(void *ctx, enum tactic_log_level level, const char *sentence)
+{
+    unsigned *n = ctx;
+
+    *n += level == TACTIC_LOG_WARNING && strstr(sentence, "cudnn is 1 on rank 0 and 2 here");
+}
+
+// Job and rank go with the question; what differs comes back with the answer.
+static void test_job(void **state)
+{
+    struct stand_in door = { .table = two };
+    unsigned warnings = 0;
+    struct tactic_options o = { .size = sizeof o,
+        .timeout_ms = 10000,
+        .job = "job",
+        .log = count_warnings,
+        .log_ctx = &warnings };
+    struct tactic_table *table;
+    struct tactic_answer *a;
+    char path[100];
+    struct tactic *t;
+
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/test_tactic_job.%d", getpid());
+    stand_in_start(&door, path);
+    o.socket = path;
+    for (o.rank = 0; o.rank < 3; o.rank++) {
+        assert_int_equal(tactic_open(&o, &t), 0);
+        if (o.rank == 2) {
+            assert_int_equal(tactic_table(t, "m", NULL, 0, &table), TACTIC_E_REFUSED);
+            assert_string_equal(tactic_last_error(t), "cudnn is 1 on rank 0 and 2 on rank 2");
+            assert_null(table);
+        } else {
+            assert_int_equal(tactic_table(t, "m", NULL, 0, &table), 0);
+            assert_string_equal(
+                tactic_table_warning(table), o.rank ? "cudnn is 1 on rank 0 and 2 here" : "");
+            tactic_table_free(table);
+        }
+        assert_int_equal(door.rank, o.rank);
+        assert_true(door.in_job);
+        door.in_job = false;
+        assert_int_equal(tactic_lookup(t, PROBLEM("3", "64"), &a), 0);
+        assert_true(door.in_job);
+        tactic_answer_free(a);
+        tactic_close(t);
+    }
+    assert_int_equal(warnings, 1);
+    // A program built before there were ranks has a shorter struct.
+    o.size = offsetof(struct tactic_options, rank);
+    assert_int_equal(tactic_open(&o, &t), 0);
+    assert_int_equal(tactic_table(t, "m", NULL, 0, &table), 0);
+    assert_int_equal(door.rank, 0);
+    tactic_table_free(table);
+    tactic_close(t);
+    stand_in_stop(&door);
+}
+
 static void test_fetch(void **state)
 {
     struct stand_in door = { .table = two };
@@ -283,9 +340,11 @@ static const char disk[] =
     "{\"key\":\"" PROBLEM("4", "64") "\",\"tactic\":{\"i\":%d},\"state\":\"confirmed\"}\n"
                                      "]}\n";
 
-static struct tactic *open_disk(unsigned flags)
+static struct tactic *open_disk(unsigned flags, const char *job)
 {
-    struct tactic_options o = { .size = sizeof o, .socket = "/nonexistent/lookup.sock" };
+    struct tactic_options o = {
+        .size = sizeof o, .socket = "/nonexistent/lookup.sock", .job = job
+    };
     char site[200], packaged[200], keys[200];
     struct tactic *t;
 
@@ -357,7 +416,7 @@ static const char rules[] =
 static void test_fallback(void **state)
 {
     struct tactic_answer *a;
-    struct tactic *t = open_disk(0);
+    struct tactic *t = open_disk(0, NULL);
 
     (void)state;
     assert_int_equal(tactic_lookup(t, PROBLEM("3", "64"), &a), TACTIC_E_ABSENT); // not loaded
@@ -374,6 +433,11 @@ static void test_fallback(void **state)
     tactic_fingerprint_set(t, "onednn", "3.0.0");
     expect_disk(t, TACTIC_MISS, "stale");
     tactic_close(t);
+    // What a job's other ranks were told does not stand there.
+    t = open_disk(0, "job");
+    assert_int_equal(tactic_fallback_load(t), 0);
+    assert_int_equal(tactic_lookup(t, PROBLEM("3", "64"), &a), TACTIC_E_ABSENT);
+    tactic_close(t);
 }
 
 // Whose table wins follows the flag, as in the daemon it follows the configuration.
@@ -384,11 +448,11 @@ static void test_fallback_authority(void **state)
     (void)state;
     write_table("site/a.json", 2);
     write_table("tables/a.json", 3);
-    t = open_disk(0);
+    t = open_disk(0, NULL);
     assert_int_equal(tactic_fallback_load(t), 0);
     expect_disk(t, TACTIC_HIT, "{\"i\":2}");
     tactic_close(t);
-    t = open_disk(TACTIC_LEARNED_FIRST);
+    t = open_disk(TACTIC_LEARNED_FIRST, NULL);
     assert_int_equal(tactic_fallback_load(t), 0);
     expect_disk(t, TACTIC_HIT, "{\"i\":3}");
     tactic_close(t);
@@ -402,7 +466,7 @@ static void test_fallback_blind(void **state)
         "ln -s /nonexistent %s/packaged/deny" };
     static const char *const mends[] = { "rm %s/deny/r.json", "rmdir %s/deny/r.json",
         "rm %s/deny; mkdir %s/deny", "rm %s/site/deny", "rm %s/packaged/deny" };
-    struct tactic *t = open_disk(0);
+    struct tactic *t = open_disk(0, NULL);
 
     (void)state;
     for (size_t i = 0; i < sizeof breaks / sizeof breaks[0]; i++) {
@@ -439,7 +503,7 @@ static void write_bundle(const char *name, int tactic, const struct sign_secret 
 static void test_fallback_bundle(void **state)
 {
     struct sign_secret secret = { "thirty-two bytes of a test's key" };
-    struct tactic *t = open_disk(0);
+    struct tactic *t = open_disk(0, NULL);
 
     (void)state;
     shell("mkdir %s/keys");
@@ -466,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_fetch),
+        cmocka_unit_test(test_job),
         DISK_TEST(test_fallback),
         DISK_TEST(test_fallback_authority),
         DISK_TEST(test_fallback_blind),

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// process: see process.h.
+#include "daemon/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PROCESS_STAT_BORN 22 // field of /proc/<pid>/stat, from 1
+
+static bool read_text(const char *path, char *text, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
+
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+// The second field is the program's name in parentheses and may hold anything, so what follows is
+// counted from the last one.
+static uint64_t read_born(uint64_t pid)
+{
+    char path[48], text[1024];
+    unsigned long long born = 0;
+    const char *at;
+
+    snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
+    if (!read_text(path, text, sizeof text))
+        return 0;
+    at = strrchr(text, ')');
+    for (int field = 2; at && field < PROCESS_STAT_BORN; field++)
+        at = strchr(at + 1, ' ');
+    return at && sscanf(at, " %llu", &born) == 1 ? born : 0;
+}
+
+// A pidfd, or -errno; -ENOSYS of a kernel that has none.
+static int open_pid(uint64_t pid)
+{
+    long fd = pid && pid <= INT32_MAX ? syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
+
+    return fd >= 0 ? (int)fd : pid && pid <= INT32_MAX ? -errno : -ESRCH;
+}
+
+// Readable once its process ended, also while nobody has reaped it.
+static bool has_ended(int fd)
+{
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+
+    return poll(&p, 1, 0) > 0;
+}
+
+uint64_t process_born(uint64_t pid)
+{
+    int fd = open_pid(pid);
+    uint64_t born = fd >= 0 || fd == -ENOSYS ? read_born(pid) : 0;
+
+    // What was read is of this process only if it lived on meanwhile.
+    if (fd >= 0 && has_ended(fd))
+        born = 0;
+    if (fd >= 0)
+        close(fd);
+    return born;
+}
+
+bool process_lives(uint64_t pid, uint64_t born)
+{
+    int fd = open_pid(pid);
+    uint64_t now = fd >= 0 || fd == -ENOSYS ? read_born(pid) : 0;
+    bool lives = fd == -ENOSYS ? now != 0 : fd >= 0 && !has_ended(fd);
+
+    if (fd >= 0)
+        close(fd);
+    return lives && (!born || !now || now == born); // what may not be seen may be the one
+}
+
+void process_boot(char out[PROCESS_BOOT_BYTES])
+{
+    if (!read_text("/proc/sys/kernel/random/boot_id", out, PROCESS_BOOT_BYTES))
+        out[0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// process: whether a process that asked us once still lives. A pid alone does not say, for pids are
+// used again; a pid and the time it began at do, also after we were started anew. Knows /proc and
+// pidfds. Some microseconds each; nothing here waits.
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PROCESS_BOOT_BYTES 40 // of a boot's id with its NUL
+
+// When the process began, in ticks since the machine did; 0 = it is gone, or we may not see it.
+uint64_t process_born(uint64_t pid);
+// `born` 0 = not known: then any process of that pid will do.
+bool process_lives(uint64_t pid, uint64_t born);
+// Names this boot of the machine; "" if the system does not tell.
+void process_boot(char out[PROCESS_BOOT_BYTES]);
