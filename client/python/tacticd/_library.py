@@ -24,7 +24,7 @@ class Options(Structure):
 
     _fields_ = [("size", c_size_t), ("socket", c_char_p), ("as", c_char_p), ("job", c_char_p), ("timeout_ms", c_uint),
                 ("flags", c_uint), ("log", LOG), ("log_ctx", c_void_p), ("state_dir", c_char_p), ("site_dir", c_char_p),
-                ("packaged_dir", c_char_p)]
+                ("packaged_dir", c_char_p), ("keys_dir", c_char_p), ("rank", c_uint)]
 
 
 class Evidence(Structure):
@@ -83,6 +83,7 @@ FUNCTIONS = {
     "tactic_table_free": (None, [c_void_p]),
     "tactic_table_digest": (c_char_p, [c_void_p]),
     "tactic_table_text": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+    "tactic_table_warning": (c_char_p, [c_void_p]),
     "tactic_table_coverage": (None, [c_void_p, POINTER(c_uint64), POINTER(c_uint64)]),
     "tactic_table_rows": (c_uint32, [c_void_p]),
     "tactic_table_problem": (c_void_p, [c_void_p, c_char_p]),

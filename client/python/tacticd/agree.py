@@ -15,7 +15,7 @@ from tacticd.table import Table
 log = logging.getLogger("tacticd")
 SHOWN = 4  # ranks whose reasons are told
 # Reasons of a miss that say more than that nobody swept it, the most telling first.
-TELLING = ("fingerprint_conflict", "denied", "stale", "other_device", "unconfirmed")
+TELLING = ("fingerprint_conflict", "denied", "stale", "unconfirmed", "other_device")
 
 
 class Refusal(Exception):

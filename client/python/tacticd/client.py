@@ -55,7 +55,7 @@ class Client:
     timeout_ms  deadline of each call, milliseconds; 0 = 200
     confirmed   hits that were not swept and checked count as misses
     log         log(level, sentence), called inside calls, on the calling thread, with a level of logging
-    state_dir, site_dir, packaged_dir   where fallback_load and recipes are read; default: the installation's
+    state_dir, site_dir, packaged_dir, keys_dir   where fallback_load and recipes are read; default: the installation's
     learned_first                       of fallback_load: the daemon runs with authority = learned
 
     Threads: one client per thread. A call that finds the client in use by another raises TacticError(IN_USE)
@@ -64,12 +64,13 @@ class Client:
     """
 
     def __init__(self, socket=None, as_=None, job=None, rank=None, timeout_ms=TIMEOUT_MS, confirmed=False, log=None, *,
-                 state_dir=None, site_dir=None, packaged_dir=None, learned_first=False):
+                 state_dir=None, site_dir=None, packaged_dir=None, keys_dir=None, learned_first=False):
         library = c.library()
         callback = _callback(log)
         options = c.Options(size=ctypes.sizeof(c.Options), socket=c.raw(socket, "socket"), job=c.raw(job, "job"),
                             timeout_ms=_unsigned(timeout_ms), log=callback, state_dir=c.raw(state_dir, "state_dir"),
                             site_dir=c.raw(site_dir, "site_dir"), packaged_dir=c.raw(packaged_dir, "packaged_dir"),
+                            keys_dir=c.raw(keys_dir, "keys_dir"), rank=_unsigned(rank or 0),
                             flags=(c.CONFIRMED if confirmed else 0) | (c.LEARNED_FIRST if learned_first else 0))
         setattr(options, "as", c.raw(as_, "as_"))
         handle = ctypes.c_void_p()

@@ -110,6 +110,8 @@ def _fetch(model, ep, tp, found, client, wait_ms, **options):
         # Without the job: its snapshot knows that nothing is there, and not why.
         with _asking(client, found, **{**options, "job": None}) as asking:
             raise Refusal(agree.reason_of_nothing(asking, model, layout, table.total))
+    if table.warning:
+        log.warning("%s, %s: %s", model, layout, table.warning)
     return table
 
 

@@ -39,6 +39,8 @@ class Table:
     digest    BLAKE2b-256 of the text, 64 hex digits
     covered   problems answered
     total     problems of the recipe; equal to covered of a table that was only read
+    warning   in what this rank's environment differs from the job's first, in words, where no answer depends on
+              it; "" if in nothing
     """
 
     def __init__(self, library, pointer):
@@ -50,6 +52,7 @@ class Table:
         library.tactic_table_coverage(pointer, ctypes.byref(covered), ctypes.byref(total))
         self.covered, self.total = covered.value, total.value
         self.digest = c.text(library.tactic_table_digest(pointer))
+        self.warning = c.text(library.tactic_table_warning(pointer))
 
     @classmethod
     def read(cls, text, digest=None):

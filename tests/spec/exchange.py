@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FlashInfer's tables in, out, and never stale in silence.
 
-usage: flashinfer.py --build DIR [TEST...]
+usage: exchange.py --build DIR [TEST...]
 """
 import json
 import pathlib
