@@ -129,28 +129,41 @@ static int store_all(struct ctl *c, struct imported *all, size_t n)
     return worst;
 }
 
+// Makes the tables of all files. Returns how many.
+static size_t make_all(struct ctl *c, struct found *f, struct imported *all, int *worst)
+{
+    size_t n = 0, made;
+    int code;
+
+    for (size_t i = 0; i < f->n; i++) {
+        bool ok = ctl_import_source(c, f->paths[i], &all[n], &made, &code);
+
+        for (size_t j = 0; j < made && !ok; j++)
+            ctl_import_fini(&all[n + j]);
+        n += ok ? made : 0;
+        *worst = code > *worst ? code : *worst;
+    }
+    return n;
+}
+
 static int adopt(struct ctl *c, struct found *f)
 {
-    struct imported *all = calloc(f->n + 1, sizeof *all);
-    size_t conflicts;
+    struct imported *all = calloc((f->n + 1) * EXCHANGE_PARTS, sizeof *all);
     int worst = CTL_DONE, code;
+    size_t n, conflicts;
 
     if (!all)
         return CTL_BROKEN;
-    for (size_t i = 0; i < f->n; i++)
-        if (!ctl_import_source(c, f->paths[i], &all[i], &code)) {
-            buf_clear(&all[i].table);
-            worst = code > worst ? code : worst;
-        }
-    conflicts = settle_all(c, all, f->n);
+    n = make_all(c, f, all, &worst);
+    conflicts = settle_all(c, all, n);
     if (conflicts) {
         print_error("nothing was adopted: say with --prefer PART which of the paths counts");
         worst = CTL_MISS;
     } else {
-        code = store_all(c, all, f->n);
+        code = store_all(c, all, n);
         worst = code > worst ? code : worst;
     }
-    for (size_t i = 0; i < f->n; i++)
+    for (size_t i = 0; i < n; i++)
         ctl_import_fini(&all[i]);
     free(all);
     return worst;

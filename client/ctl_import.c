@@ -158,20 +158,25 @@ static void warn_name(const struct source *s, const struct exchange_outcome *o)
     }
 }
 
-static void name_table(struct imported *im)
+// Two tables of one file have headers that ask for one name.
+static void name_table(struct imported *im, enum exchange_part part)
 {
+    char name[TABLE_NAME_MAX_BYTES] = ".json";
     struct table *t = NULL;
     char *copy = strdup(im->table.data);
 
     if (copy && table_read(copy, im->table.len, NULL, &t, NULL) == 0)
-        table_file_name(&t->header, t->n ? op_infos[t->entries[0].op].name : "empty", im->name);
+        table_file_name(&t->header, t->n ? op_infos[t->entries[0].op].name : "empty", name);
     table_free(t);
+    snprintf(im->name, sizeof im->name, "%.*s%s.json", (int)(strlen(name) - strlen(".json")), name,
+        part == EXCHANGE_UNCAPPED ? ",uncapped" : "");
 }
 
-static int make_table(
-    const struct ctl *c, const struct source *s, const struct choice *choice, struct imported *out)
+static int make_table(const struct ctl *c, const struct source *s, const struct choice *choice,
+    enum exchange_part part, struct imported *out)
 {
     struct exchange_in in = { .cache = s->cache,
+        .part = part,
         .text = s->text,
         .text_len = s->len,
         .recipe = choice->recipe,
@@ -194,19 +199,37 @@ static int make_table(
         return refused(r, &d);
     if (r)
         return CTL_USAGE;
-    name_table(out);
-    warn_name(s, &out->outcome);
+    name_table(out, part);
     return CTL_DONE;
 }
 
-bool ctl_import_source(struct ctl *c, const char *path, struct imported *out, int *code)
+// All tables of a file, or none.
+static int make_tables(const struct ctl *c, const struct source *s, const struct choice *choice,
+    struct imported *out, size_t *n)
+{
+    uint32_t parts = exchange_parts(s->cache);
+    int code = CTL_DONE;
+
+    for (int part = 0; part < EXCHANGE_PARTS && code == CTL_DONE; part++) {
+        if (!(parts >> part & 1))
+            continue;
+        out[*n] = (struct imported){ .path = s->path };
+        code = make_table(c, s, choice, (enum exchange_part)part, &out[(*n)++]);
+    }
+    if (code == CTL_DONE)
+        warn_name(s, &out[0].outcome);
+    return code;
+}
+
+bool ctl_import_source(
+    struct ctl *c, const char *path, struct imported out[EXCHANGE_PARTS], size_t *n, int *code)
 {
     struct choice choice = { 0 };
     struct diag d = { 0 };
     struct source s;
     int r = source_open(path, &s, &d);
 
-    *out = (struct imported){ .path = path };
+    *n = 0;
     if (r) {
         *code = refused(r, &d);
         return false;
@@ -215,7 +238,7 @@ bool ctl_import_source(struct ctl *c, const char *path, struct imported *out, in
         print_error("%s: a table already; put it into a layer's folder and reload", path);
         *code = CTL_USAGE;
     } else if (choose(c, &s, &choice, code)) {
-        *code = make_table(c, &s, &choice, out);
+        *code = make_tables(c, &s, &choice, out, n);
     }
     recipe_free(choice.recipe);
     source_fini(&s);
@@ -268,8 +291,11 @@ static void show_unknown(const struct imported *im)
     for (int i = 0; i < FACT_COUNT; i++)
         if (im->outcome.unknown >> i & 1)
             buf_printf(&b, "%s%s", b.len ? ", " : "", fact_name((enum fact)i));
-    if (b.len)
+    if (b.len && im->outcome.unserved == im->outcome.entries)
         print_error("%s: none of it is served: it does not know its %s", im->path, b.data);
+    else if (b.len)
+        print_error("%s: %zu of its entries are not served: it does not know its %s", im->path,
+            im->outcome.unserved, b.data);
     buf_fini(&b);
 }
 
@@ -287,21 +313,36 @@ void ctl_import_fini(struct imported *im)
     buf_fini(&im->table);
 }
 
+static int import_one(struct ctl *c, const char *path)
+{
+    struct imported all[EXCHANGE_PARTS];
+    size_t n;
+    int code;
+
+    if (ctl_import_source(c, path, all, &n, &code) && n > 1 && c->o.opt_out &&
+        !is_directory(c->o.opt_out)) {
+        print_error(
+            "%s: becomes %zu tables, one for each ladder: --out must be a directory", path, n);
+        code = CTL_USAGE;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (code == CTL_DONE && ctl_import_store(c, &all[i], &code))
+            ctl_import_show(c, &all[i]);
+        ctl_import_fini(&all[i]);
+    }
+    return code;
+}
+
 int ctl_import(struct ctl *c)
 {
-    int worst = CTL_DONE;
+    int worst = CTL_DONE, code;
 
     if (c->n_args > 1 && c->o.opt_out && !is_directory(c->o.opt_out)) {
         print_error("--out: with several files it must be a directory");
         return CTL_USAGE;
     }
     for (size_t i = 0; i < c->n_args && !ctl_is_stopped(); i++) {
-        struct imported im;
-        int code;
-
-        if (ctl_import_source(c, c->args[i], &im, &code) && ctl_import_store(c, &im, &code))
-            ctl_import_show(c, &im);
-        ctl_import_fini(&im);
+        code = import_one(c, c->args[i]);
         worst = code > worst ? code : worst;
     }
     return worst;

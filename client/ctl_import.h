@@ -10,13 +10,15 @@
 struct imported {
     const char *path;
     struct buf table; // its text
-    char name[TABLE_NAME_MAX_BYTES], file[SOURCE_NAME_BYTES * 8];
+    char name[TABLE_NAME_MAX_BYTES + 16], file[SOURCE_NAME_BYTES * 8];
     struct exchange_outcome outcome;
     bool replaced;
 };
 
-// Makes the table of one source. False: why was printed and `*code` is the exit code.
-bool ctl_import_source(struct ctl *c, const char *path, struct imported *out, int *code);
+// Makes the tables of one source: `*n` of them, to be given to ctl_import_fini in any case. False:
+// why was printed and `*code` is the exit code.
+bool ctl_import_source(
+    struct ctl *c, const char *path, struct imported out[EXCHANGE_PARTS], size_t *n, int *code);
 // Sends it to the daemon, or writes it where --out says. False as above.
 bool ctl_import_store(struct ctl *c, struct imported *im, int *code);
 // Prints what became of it.

@@ -11,6 +11,9 @@
 #include "proto/pytuple.h"
 #include "proto/slice.h"
 
+// Far above what is tuned, and not above: there FlashInfer finds no entry either.
+#define UNCAPPED_MAX (UINT64_C(1) << 30)
+
 struct import {
     const struct exchange_in *in;
     struct exchange_outcome *outcome;
@@ -20,6 +23,7 @@ struct import {
     size_t n_entries, n_carried;
     uint64_t greatest; // bucket
     uint32_t facts;    // that the entries depend on
+    uint32_t unknown;  // that the file does not know
     struct ladder ladder;
     struct diag *d;
 };
@@ -104,16 +108,25 @@ static int find_problem(const struct family_key *f, const struct recipe *recipe,
     return found ? 0 : refuse_dims(f, recipe, layout, &near, d);
 }
 
-static int take_key(const struct family_key *f, const struct recipe *recipe,
+static int take_key(const char *file_key, const struct family_key *f, const struct recipe *recipe,
     const struct rec_recipe_layout *layout, struct key *out, struct diag *d)
 {
     char dims[200];
+    int r;
 
     *out = f->key;
     if (family_is_whole(f))
         return 0;
-    if (layout)
-        return find_problem(f, recipe, layout, out, d);
+    if (layout) {
+        r = find_problem(f, recipe, layout, out, d);
+        if (r || family_fits(file_key, out))
+            return r;
+        diag_set(d, NULL,
+            "its shapes are not those of recipe %.60s, layout %.60s: another activation, or types "
+            "packed in another way",
+            recipe->rec.model, layout->layout);
+        return EXCHANGE_E_REFUSED;
+    }
     family_left_out(f, dims, sizeof dims);
     diag_set(d, NULL, "its key does not say %s: name a recipe and a layout that do", dims);
     return EXCHANGE_E_LAYOUT;
@@ -127,23 +140,26 @@ int exchange_key(const char *file_key, const struct recipe *recipe,
 
     if (r)
         return r == FAMILY_E_UNKNOWN ? EXCHANGE_E_UNKNOWN : EXCHANGE_E_REFUSED;
-    return take_key(&f, recipe, layout, out, d);
+    return take_key(file_key, &f, recipe, layout, out, d);
 }
 
 // --- entries ---
 
-// Names of tactics that are [tile, number].
+// Names of tactics that are [tile, number], and engines of those that are [engine, knobs].
 static void name_tactic(struct import *im, struct rec_entry *rec, const char *tactic)
 {
     char name[96], family[48];
-    int tile, number;
+    int first, number, end = 0;
 
-    if (sscanf(tactic, "[%d,%d]", &tile, &number) != 2)
-        return;
-    snprintf(name, sizeof name, "tile %d, number %d", tile, number);
-    snprintf(family, sizeof family, "tile %d", tile);
-    rec->name = arena_copy(&im->a, name, strlen(name));
-    rec->family = arena_copy(&im->a, family, strlen(family));
+    if (sscanf(tactic, "[%d,%d]%n", &first, &number, &end) == 2 && end && !tactic[end]) {
+        snprintf(name, sizeof name, "tile %d, number %d", first, number);
+        snprintf(family, sizeof family, "tile %d", first);
+        rec->name = arena_copy(&im->a, name, strlen(name));
+        rec->family = arena_copy(&im->a, family, strlen(family));
+    } else if (sscanf(tactic, "[%d,[%n", &first, &end) == 1 && end) {
+        snprintf(family, sizeof family, "engine %d", first);
+        rec->family = arena_copy(&im->a, family, strlen(family));
+    }
 }
 
 static int add_entry(struct import *im, const struct fi_entry *e, const struct key *k)
@@ -166,9 +182,29 @@ static int add_entry(struct import *im, const struct fi_entry *e, const struct k
     im->outcome->defaults += !rec->tactic;
     im->n_entries++;
     im->facts |= key_facts(k);
+    im->outcome->unserved += (key_facts(k) & im->unknown) != 0;
     if (key_tokens(k) > im->greatest)
         im->greatest = key_tokens(k);
     return r;
+}
+
+static enum exchange_part part_of(const struct family_key *f)
+{
+    return family_is_uncapped(f) ? EXCHANGE_UNCAPPED : EXCHANGE_CAPPED;
+}
+
+uint32_t exchange_parts(const struct fi_cache *c)
+{
+    struct family_key f;
+    uint32_t parts = 0;
+
+    for (size_t i = 0; i < c->n; i++) {
+        int r = family_read(c->entries[i].key, &f, NULL);
+
+        if (r != FAMILY_E_UNKNOWN) // a bad key is refused in its part
+            parts |= UINT32_C(1) << part_of(&f);
+    }
+    return parts ? parts : UINT32_C(1) << EXCHANGE_CAPPED;
 }
 
 static int carry(struct import *im, const struct fi_entry *e)
@@ -202,9 +238,13 @@ static int take_entry(struct import *im, const struct fi_entry *e)
     }
     if (!names_runner(e))
         return refuse(im, e, "its value names another runner than its key: %.60s", e->runner);
+    if (part_of(&f) != im->in->part) {
+        im->outcome->elsewhere++;
+        return carry(im, e);
+    }
     if (!family_takes(&f, e->tactic))
         return refuse(im, e, "no tactic of this operation: %.120s", e->tactic);
-    r = take_key(&f, im->in->recipe, im->in->layout, &k, im->d);
+    r = take_key(e->key, &f, im->in->recipe, im->in->layout, &k, im->d);
     if (r)
         diag_at(im->d, e->line, e->column);
     return r ? r : add_entry(im, e, &k);
@@ -212,18 +252,25 @@ static int take_entry(struct import *im, const struct fi_entry *e)
 
 // --- the table around them ---
 
+// Buckets of its own, or rounding down: a tuner that was told so (autotune(tuning_buckets,
+// round_up)) does it for all operations.
+static bool is_told(const struct ladder *l)
+{
+    return l->kind != LADDER_HYBRID || l->floor;
+}
+
 static int make_ladder(struct import *im)
 {
-    const struct recipe *recipe = im->in->recipe;
-    struct rec_ladder rec = { .kind = "hybrid", .above = "clamp" };
-    uint64_t last = recipe ? recipe->ladder.bucket[recipe->ladder.n - 1] : im->greatest;
+    bool is_uncapped = im->in->part == EXCHANGE_UNCAPPED;
+    const struct ladder *own = im->in->recipe ? &im->in->recipe->ladder : NULL;
+    struct rec_ladder rec = { .kind = "hybrid", .above = is_uncapped ? "miss" : "clamp" };
+    uint64_t last = im->in->tune_max ? im->in->tune_max : im->greatest ? im->greatest : 1;
 
-    if (recipe && !im->in->tune_max) {
-        im->ladder = recipe->ladder;
+    if (own && (is_uncapped ? is_told(own) : !im->in->tune_max)) {
+        im->ladder = *own;
         return 0;
     }
-    last = im->in->tune_max ? im->in->tune_max : last ? last : 1;
-    REC_SET(&rec, ladder, max, last);
+    REC_SET(&rec, ladder, max, is_uncapped ? UNCAPPED_MAX : last);
     return ladder_from(&rec, &im->ladder, im->d) ? EXCHANGE_E_REFUSED : 0;
 }
 
@@ -238,11 +285,12 @@ static int check_buckets(struct import *im)
         key_parse(text, strlen(text), &k, NULL);
         if (ladder_map(&im->ladder, key_tokens(&k), &bucket) == 0 && bucket == key_tokens(&k))
             continue;
-        diag_set(im->d, NULL,
-            "%llu tokens are no bucket of the ladder up to %llu: say with which tune_max it was "
-            "tuned",
+        diag_set(im->d, NULL, "%llu tokens are no bucket of the ladder up to %llu: say %s",
             (unsigned long long)key_tokens(&k),
-            (unsigned long long)im->ladder.bucket[im->ladder.n - 1]);
+            (unsigned long long)im->ladder.bucket[im->ladder.n - 1],
+            im->in->part == EXCHANGE_UNCAPPED
+                ? "with a recipe's ladder which buckets FlashInfer was told to tune"
+                : "with which tune_max it was tuned");
         return EXCHANGE_E_REFUSED;
     }
     return 0;
@@ -256,8 +304,12 @@ static int write_table(struct import *im, struct buf *out)
     };
     struct rec_fingerprint facts;
     struct rec_ladder ladder;
-    struct rec_table_header h = { .format = TABLE_FORMAT, .method = im->in->method };
+    struct rec_table_header h = { .format = TABLE_FORMAT };
+    char method[64];
 
+    snprintf(method, sizeof method, "%s%s", im->in->method,
+        im->in->part == EXCHANGE_UNCAPPED ? EXCHANGE_METHOD_UNCAPPED : "");
+    h.method = method;
     fingerprint_to(&im->outcome->fingerprint, &facts);
     ladder_to(&im->ladder, &ladder);
     h.model = im->in->model    ? im->in->model
@@ -317,6 +369,9 @@ int exchange_in(
 
     memset(outcome, 0, sizeof *outcome);
     flashinfer_facts(in->cache->metadata, &outcome->fingerprint);
+    for (int i = 0; i < FACT_COUNT; i++)
+        if (!outcome->fingerprint.value[i][0])
+            im.unknown |= UINT32_C(1) << i;
     im.entries = calloc(in->cache->n + 1, sizeof *im.entries);
     im.carried = calloc(in->cache->n + 1, sizeof *im.carried);
     r = im.entries && im.carried ? take_all(&im) : -ENOMEM;
@@ -325,10 +380,8 @@ int exchange_in(
     if (!r)
         r = check_table(&im, out);
     outcome->entries = im.n_entries;
-    outcome->carried = im.n_carried;
-    for (int i = 0; i < FACT_COUNT; i++)
-        if ((im.facts >> i & 1) && !outcome->fingerprint.value[i][0])
-            outcome->unknown |= UINT32_C(1) << i;
+    outcome->carried = im.n_carried - outcome->elsewhere;
+    outcome->unknown = im.facts & im.unknown;
     free(im.entries);
     free(im.carried);
     arena_fini(&im.a);

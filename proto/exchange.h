@@ -9,11 +9,20 @@
 #include "proto/recipe.h"
 #include "proto/table.h"
 
-#define EXCHANGE_METHOD_V1 "flashinfer-v1"
-#define EXCHANGE_METHOD_V2 "flashinfer-v2"
+#define EXCHANGE_METHOD_V1       "flashinfer-v1"
+#define EXCHANGE_METHOD_V2       "flashinfer-v2"
+#define EXCHANGE_METHOD_UNCAPPED "-uncapped" // behind them, where the table is that part
+
+// FlashInfer has two ladders. That of mixtures of experts ends with the greatest number it was
+// tuned for, on the pattern or not, and maps what is beyond to its end; that of matrix products has
+// no end: 9000 tokens are 8192 of one and 16384 of the other. A table has one ladder, so a file
+// with entries of both becomes two tables. Each carries the other's entries: either gives the whole
+// file back.
+enum exchange_part { EXCHANGE_CAPPED, EXCHANGE_UNCAPPED, EXCHANGE_PARTS };
 
 struct exchange_in {
     const struct fi_cache *cache;
+    enum exchange_part part;
     const char *text; // the file's bytes, kept where they are not as FlashInfer writes; may be NULL
     size_t text_len;
     const struct recipe *recipe; // NULL = none: keys must leave nothing out
@@ -21,13 +30,15 @@ struct exchange_in {
     const char *model;  // of the table; NULL = the recipe's
     const char *source; // whose file it is, in words
     const char *method; // EXCHANGE_METHOD_*
-    uint64_t tune_max;  // last bucket of the ladder the file was tuned for; 0 = the recipe's
+    uint64_t tune_max;  // last bucket of the capped ladder it was tuned for; 0 = the recipe's
 };
 
 struct exchange_outcome {
     size_t entries, carried, defaults;
+    size_t elsewhere;               // carried too, but entries of the other part
     struct fingerprint fingerprint; // of the file
-    uint32_t unknown;               // facts that its entries depend on and that it does not know
+    uint32_t unknown;               // facts that entries depend on and that it does not know
+    size_t unserved;                // entries that depend on such
 };
 
 enum {
@@ -40,6 +51,9 @@ enum {
 // EXCHANGE_E_*.
 int exchange_key(const char *file_key, const struct recipe *recipe,
     const struct rec_recipe_layout *layout, struct key *out, struct diag *d);
+
+// Which parts have entries, one bit each; if none has, the first.
+uint32_t exchange_parts(const struct fi_cache *c);
 
 // Adds the table's text. Returns 0, EXCHANGE_E_* or -ENOMEM.
 int exchange_in(const struct exchange_in *in, struct buf *out, struct exchange_outcome *outcome,

@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "proto/family_in.h"
-#include "proto/slice.h"
+#include "proto/fingerprint.h"
 
 static const struct family families[] = {
-#define FAMILY(operation, runner, op, shapes, read, write, takes)                                  \
-    { operation, runner, OP_##op, shapes, family_read_##read, family_write_##write,                \
-        family_takes_##takes },
+#define FAMILY(operation, runner, op, words, layout, before, since, tactic)                        \
+    { operation, runner, OP_##op, words, &family_##layout, FAMILY_EXTRAS_##before,                 \
+        FAMILY_EXTRAS_##since, tactic },
 #include "proto/family.def"
 };
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
@@ -36,6 +36,11 @@ uint32_t family_rank(const struct family_parts *p, uint32_t i)
     const struct py_node *shape = pytuple_item(p->t, p->shapes, i);
 
     return shape ? shape->n : 0;
+}
+
+bool family_is_absent(const struct family_parts *p, uint32_t i)
+{
+    return family_rank(p, i) == 1 && family_shape(p, i, 0) == 0;
 }
 
 bool family_state(const struct family_parts *p, uint32_t dim, int64_t value)
@@ -67,27 +72,6 @@ bool family_word_is(const struct key *k, uint32_t dim, const char *word)
     return key_set_word(&probe, dim, word) && probe.size[dim] == k->size[dim];
 }
 
-bool family_takes_numbers(const char *tactic, size_t n)
-{
-    struct slice whole = slice_of(tactic, strlen(tactic)), name, item;
-    struct slice_walk w;
-    size_t found = 0;
-
-    if (slice_is(whole, "-1"))
-        return true;
-    if (slice_kind(whole) != '[' || !slice_walk(whole, &w))
-        return false;
-    for (; slice_next(&w, &name, &item); found++)
-        if (slice_kind(item) != '-' && (slice_kind(item) < '0' || slice_kind(item) > '9'))
-            return false;
-    return found == n;
-}
-
-bool family_takes_pair(const char *tactic)
-{
-    return family_takes_numbers(tactic, 2);
-}
-
 // --- reading ---
 
 static bool is_shapes(const struct family_parts *p)
@@ -109,14 +93,16 @@ static bool is_shapes(const struct family_parts *p)
 static const struct family *find_family(const struct py_tree *t)
 {
     const struct py_node *operation = pytuple_item(t, &t->nodes[0], 0);
+    const struct py_node *runner = pytuple_item(t, &t->nodes[0], 1);
 
     for (size_t i = 0; i < COUNT(families); i++)
-        if (pytuple_is(t, operation, families[i].operation))
+        if (pytuple_is(t, operation, families[i].operation) &&
+            pytuple_is(t, runner, families[i].runner))
             return &families[i];
     return NULL;
 }
 
-static int read_parts(const struct family *f, const struct family_parts *p)
+static int check_parts(const struct family *f, const struct family_parts *p)
 {
     char sentence[96];
 
@@ -124,46 +110,77 @@ static int read_parts(const struct family *f, const struct family_parts *p)
         return family_bad(p, p->shapes, "the third item of a key is a tuple of shapes");
     if (!p->extras || p->extras->kind != PY_TUPLE)
         return family_bad(p, p->extras, "the fourth item of a key is a tuple of extras");
-    if (p->shapes->n == f->n_shapes)
-        return f->read(p);
+    if (p->shapes->n == f->layout->n)
+        return 0;
     snprintf(sentence, sizeof sentence, "this operation has %u tensors in its key, not %u",
-        f->n_shapes, p->shapes->n);
+        f->layout->n, p->shapes->n);
     return family_bad(p, p->shapes, sentence);
+}
+
+// Takes a key apart.
+static int open_parts(const char *file_key, struct py_tree *t, struct family_parts *p)
+{
+    const struct family *f;
+
+    if (pytuple_read(file_key, strlen(file_key), t, p->d))
+        return FAMILY_E_BAD;
+    p->t = t;
+    if (t->nodes[0].kind != PY_TUPLE || t->nodes[0].n != 4)
+        return family_bad(p, &t->nodes[0], "a key is (operation, runner, shapes, extras)");
+    f = find_family(t);
+    if (!f)
+        return FAMILY_E_UNKNOWN;
+    p->shapes = pytuple_item(t, &t->nodes[0], 2);
+    p->extras = pytuple_item(t, &t->nodes[0], 3);
+    p->out->row = (uint32_t)(f - families);
+    p->out->key.op = f->op;
+    return check_parts(f, p);
 }
 
 int family_read(const char *file_key, struct family_key *out, struct diag *d)
 {
-    struct py_tree t;
-    struct family_parts p = { .t = &t, .d = d, .out = out };
+    struct family_parts p = { .d = d, .out = out };
     const struct family *f;
+    struct py_tree t;
+    int r;
 
     memset(out, 0, sizeof *out);
-    if (pytuple_read(file_key, strlen(file_key), &t, d))
-        return FAMILY_E_BAD;
-    if (t.nodes[0].kind != PY_TUPLE || t.nodes[0].n != 4)
-        return family_bad(&p, &t.nodes[0], "a key is (operation, runner, shapes, extras)");
-    f = find_family(&t);
-    if (!f)
-        return FAMILY_E_UNKNOWN;
-    p.shapes = pytuple_item(&t, &t.nodes[0], 2);
-    p.extras = pytuple_item(&t, &t.nodes[0], 3);
-    out->key.op = f->op;
-    return read_parts(f, &p);
+    r = open_parts(file_key, &t, &p);
+    if (r)
+        return r;
+    f = &families[out->row];
+    family_state_word_named(&p, "backend", "flashinfer");
+    family_words_state(&p, f->words);
+    r = f->layout->read(&p);
+    if (!r)
+        r = family_extras_read(f, &p);
+    if (!r && family_is_whole(out) && f->layout->fits && !f->layout->fits(&p))
+        r = family_bad(&p, p.extras, "the extras contradict the shapes");
+    return r;
+}
+
+bool family_fits(const char *file_key, const struct key *problem)
+{
+    struct family_key whole = { 0 };
+    struct family_parts p = { .out = &whole };
+    struct py_tree t;
+
+    if (open_parts(file_key, &t, &p))
+        return false;
+    whole.key = *problem;
+    return !families[whole.row].layout->fits || families[whole.row].layout->fits(&p);
 }
 
 // --- what is stated and what is not ---
 
-static const struct family *family_of(enum op op)
-{
-    for (size_t i = 0; i < COUNT(families); i++)
-        if (families[i].op == op)
-            return &families[i];
-    return NULL;
-}
-
 bool family_takes(const struct family_key *k, const char *tactic)
 {
-    return family_of(k->key.op)->takes(tactic);
+    return family_tactic_is(families[k->row].tactic, tactic);
+}
+
+bool family_is_uncapped(const struct family_key *k)
+{
+    return families[k->row].layout->is_uncapped;
 }
 
 bool family_is_whole(const struct family_key *k)
@@ -207,16 +224,28 @@ void family_left_out(const struct family_key *k, char *out, size_t out_bytes)
 
 // --- writing ---
 
+static const struct family *family_of(const struct key *k)
+{
+    for (size_t i = 0; i < COUNT(families); i++)
+        if (families[i].op == k->op && family_words_hold(families[i].words, k))
+            return &families[i];
+    return NULL;
+}
+
 int family_write(
     const struct key *k, const char *flashinfer, struct buf *file_key, struct buf *runner)
 {
-    const struct family *f = family_of(k->op);
+    const struct family *f = family_of(k);
+    bool is_early = version_compare(flashinfer, FAMILY_EXTRAS_SINCE) < 0;
+    enum family_extras extras = f && is_early ? f->before : f ? f->since : FAMILY_EXTRAS_MISSING;
     int r;
 
-    if (!f)
+    if (extras == FAMILY_EXTRAS_MISSING)
         return FAMILY_E_UNKNOWN;
     buf_printf(file_key, "('%s', '%s', ", f->operation, f->runner);
-    f->write(k, flashinfer, file_key);
+    f->layout->write(k, flashinfer, file_key);
+    buf_str(file_key, ", ");
+    family_extras_write(extras, k, file_key);
     buf_str(file_key, ")");
     buf_str(runner, f->runner);
     r = buf_error(file_key);

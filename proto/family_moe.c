@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "proto/family_in.h"
-#include "proto/fingerprint.h"
 
 // These ops have the same dimensions in the same places.
 #define D(dim) DIM_trtllm_fp4_moe_##dim
@@ -24,7 +23,6 @@ SAME_PLACES(trtllm_mxint4_moe);
 
 enum shape { OUTPUT, LOGITS, IDS, WEIGHTS, HIDDEN, SCALES, LORA, TOKEN_SCALES };
 #define EXTRAS          16
-#define EXTRAS_SINCE    "0.7.0"
 #define DSFP8_PER_SCALE 128
 
 #define NUMBER_E4M3 0x100805
@@ -77,11 +75,6 @@ static const struct py_node *shape_of(const struct family_parts *p, enum shape s
     return pytuple_item(p->t, p->shapes, s);
 }
 
-static bool is_absent(const struct family_parts *p, enum shape s)
-{
-    return family_rank(p, s) == 1 && family_shape(p, s, 0) == 0;
-}
-
 // Is it there with its elements, one row a token?
 static bool is_there(const struct family_parts *p, enum shape s)
 {
@@ -98,8 +91,9 @@ static uint32_t tokens_at(const struct family_parts *p, enum shape s)
 
 static bool counts_tokens(const struct family_parts *p, enum shape s)
 {
-    return is_absent(p, s) || (family_rank(p, s) <= 3 &&
-                                  family_state(p, D(tokens), family_shape(p, s, tokens_at(p, s))));
+    return family_is_absent(p, s) ||
+           (family_rank(p, s) <= 3 &&
+               family_state(p, D(tokens), family_shape(p, s, tokens_at(p, s))));
 }
 
 static int read_output(const struct family_parts *p)
@@ -146,7 +140,7 @@ static int read_hidden(const struct family_parts *p)
     int64_t bytes = family_shape(p, HIDDEN, 1), scales = family_shape(p, SCALES, 1);
     enum op op = p->out->key.op;
 
-    if (is_absent(p, SCALES)) { // a type without, or e4m3 with one scale for all
+    if (family_is_absent(p, SCALES)) { // a type without, or e4m3 with one scale for all
         if (op == OP_trtllm_bf16_moe || op == OP_trtllm_mxint4_moe)
             family_state_word(p, D(act), "bf16");
         if (op == OP_trtllm_fp8_tensor_moe)
@@ -180,7 +174,6 @@ static void read_types(const struct family_parts *p)
         { OP_trtllm_mxint4_moe, "bf16", "mxint4" },
     };
 
-    family_state_word(p, D(backend), "flashinfer");
     family_state_word(p, D(out), "bf16");
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (types[i].op == p->out->key.op) {
@@ -189,7 +182,7 @@ static void read_types(const struct family_parts *p)
         }
 }
 
-static int read_shapes(const struct family_parts *p)
+static int read_moe(const struct family_parts *p)
 {
     int r;
 
@@ -200,8 +193,8 @@ static int read_shapes(const struct family_parts *p)
             return family_bad(
                 p, shape_of(p, s), "not (0,), and its tokens are not those of the shapes before");
     read_types(p);
-    family_state_word(p, D(lora), is_absent(p, LORA) ? "none" : "gemm1");
-    family_state_word(p, D(token_scale), is_absent(p, TOKEN_SCALES) ? "none" : "token");
+    family_state_word(p, D(lora), family_is_absent(p, LORA) ? "none" : "gemm1");
+    family_state_word(p, D(token_scale), family_is_absent(p, TOKEN_SCALES) ? "none" : "token");
     r = read_output(p);
     if (!r)
         r = read_routing(p);
@@ -260,12 +253,8 @@ static bool read_words(const struct family_parts *p)
            state_truth(p, 15, D(token_scale), "token", "none");
 }
 
-int family_read_trtllm_moe(const struct family_parts *p)
+int family_read_trtllm_moe_extras(const struct family_parts *p)
 {
-    int r = read_shapes(p);
-
-    if (r || p->extras->n == 0)
-        return r;
     if (p->extras->n == EXTRAS && read_numbers(p) && read_words(p))
         return 0;
     return family_bad(
@@ -317,10 +306,12 @@ static void put_hidden(const struct key *k, struct buf *out)
         put_one(out, 0);
 }
 
-static void put_shapes(const struct key *k, struct buf *out)
+static void put_moe(const struct key *k, const char *flashinfer, struct buf *out)
 {
     uint64_t tokens = key_tokens(k);
 
+    (void)flashinfer;
+    buf_str(out, "(");
     put_pair(out, tokens, family_word_is(k, D(finalize), "fused") ? k->size[D(hidden_out)] : 0);
     put_routing(k, out);
     put_hidden(k, out);
@@ -330,8 +321,10 @@ static void put_shapes(const struct key *k, struct buf *out)
         buf_printf(out, "(%llu, %llu, %llu), ", (unsigned long long)tokens,
             (unsigned long long)k->size[D(top_k)],
             2 * (unsigned long long)k->size[D(intermediate)]);
-    buf_printf(out, "(%llu,)",
-        (unsigned long long)(family_word_is(k, D(token_scale), "none") || k->op != OP_trtllm_fp4_moe
+    // The per-tensor op says it in the extras only.
+    buf_printf(out, "(%llu,))",
+        (unsigned long long)(family_word_is(k, D(token_scale), "none") ||
+                                     k->op == OP_trtllm_fp8_tensor_moe
                                  ? 0
                                  : tokens));
 }
@@ -353,7 +346,7 @@ static const char *truth(const struct key *k, uint32_t dim, const char *word)
     return family_word_is(k, dim, word) ? "True" : "False";
 }
 
-static void put_extras(const struct key *k, struct buf *out)
+void family_write_trtllm_moe_extras(const struct key *k, struct buf *out)
 {
     static const uint32_t sizes[] = { D(top_k), D(local_experts), D(experts), D(shared_experts) };
     static const uint32_t more[] = { D(hidden), D(hidden_out), D(intermediate) };
@@ -370,13 +363,8 @@ static void put_extras(const struct key *k, struct buf *out)
         truth(k, D(packed), "yes"), truth(k, D(token_scale), "token"));
 }
 
-void family_write_trtllm_moe(const struct key *k, const char *flashinfer, struct buf *out)
-{
-    buf_str(out, "(");
-    put_shapes(k, out);
-    buf_str(out, "), ");
-    if (version_compare(flashinfer, EXTRAS_SINCE) < 0)
-        buf_str(out, "()");
-    else
-        put_extras(k, out);
-}
+const struct family_layout family_trtllm_moe = {
+    .n = TOKEN_SCALES + 1,
+    .read = read_moe,
+    .write = put_moe,
+};

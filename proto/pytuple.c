@@ -104,16 +104,16 @@ static size_t skip_digits(struct reader *r)
     return r->at - start;
 }
 
-// What follows the digits of a number that is not whole. True if it is one.
-static bool skip_fraction(struct reader *r)
+// What follows the digits of a number that is not whole, with digits everywhere, as repr() writes
+// it and JSON takes it.
+static bool skip_fraction(struct reader *r, bool *is_float)
 {
-    bool is_float = skip(r, '.');
-
-    if (is_float)
-        skip_digits(r);
-    if (peek(r) != 'e' && peek(r) != 'E')
-        return is_float;
-    r->at++;
+    *is_float = skip(r, '.');
+    if (*is_float && !skip_digits(r))
+        return false;
+    if (!skip(r, 'e') && !skip(r, 'E'))
+        return true;
+    *is_float = true;
     if (!skip(r, '+'))
         skip(r, '-');
     return skip_digits(r) > 0;
@@ -122,7 +122,7 @@ static bool skip_fraction(struct reader *r)
 static int read_number(struct reader *r, struct py_node *node)
 {
     size_t start = r->at, first, digits;
-    bool is_negative = skip(r, '-');
+    bool is_negative = skip(r, '-'), is_float;
 
     first = r->at;
     digits = skip_digits(r);
@@ -132,7 +132,9 @@ static int read_number(struct reader *r, struct py_node *node)
         node->number = node->number * 10 + (r->text[first + i] - '0');
     if (is_negative)
         node->number = -node->number;
-    if (skip_fraction(r))
+    if (!skip_fraction(r, &is_float))
+        return fault(r, start, "not a number");
+    if (is_float)
         node->kind = PY_FLOAT;
     if (isalnum((unsigned char)peek(r)) || peek(r) == '_' || peek(r) == '.')
         return fault(r, start, "not a number");

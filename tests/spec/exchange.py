@@ -375,10 +375,48 @@ def test_wildcards_only_where_nothing_depends(build):
         expect(json.loads(d.take("export", "--wild", str(d.files / "u.json")))["_metadata"] == la.metadata(), "wild")
 
 
+MIXED = """{"_metadata": {"flashinfer_version": "0.7.4", "cuda_version": "13.0", "gpu": "Look Alike 3000"},
+"('flashinfer::trtllm_bf16_moe', 'MoERunner', ((12288, 512), (0,), (12288, 4), (12288, 4), (12288, 512), (0,), (0,), \
+(0,)), ('Module', 4, 8, 32, 0, 1052672, 1052672, 0, 512, 512, 256, 3, True, 2, False, False))": ["MoERunner", [8, 43]],
+"('fp4_gemm', 'TrtllmGemmRunner', ((8192, 1024), (1024, 4096), (-1, 128), (128, 4096), (1,), (0,), (-1, 4096), (0,), \
+(0,), (-1,)), (False, 17826818, 1052672))": ["TrtllmGemmRunner", 57],
+"('mxfp8_gemm', 'CuteDSLMxfp8GemmRunner', ((8192, 1024), (1024, 4096), (-1,), (131072,), (0,), (-1, 4096), \
+(41943040,)), ('torch.bfloat16', True))": ["CuteDSLMxfp8GemmRunner", -1]}
+"""
+MIXED_MOE = ("trtllm_bf16_moe,backend=flashinfer,act=bf16,weights=bf16,out=bf16,tokens=%d,top_k=4,experts=32,local_experts=8,"
+             "shared_experts=0,hidden=512,hidden_out=512,intermediate=256,activation=swiglu,finalize=fused,routing="
+             "precomputed,routing_method=none,weight_layout=block_major_k,shuffled=yes,packed=no,token_scale=none,lora=none")
+MIXED_GEMM = ("trtllm_gemm,backend=flashinfer,a=nvfp4,b=nvfp4,out=bf16,batch=0,m=%d,n=4096,k=2048,alpha=one,"
+              "scale_layout=128x4")
+MIXED_DSL = ("cutedsl_gemm,backend=flashinfer,a=mxfp8,b=mxfp8,out=bf16,batch=0,m=%d,n=4096,k=1024,kernel=dense,alpha=none,"
+             "bias=no,pdl=yes,pdl_choice=caller,sm=0")
+
+
+def test_a_file_with_two_ladders(build):
+    """Mixtures of experts clamp to what they were tuned for, matrix products never do."""
+    facts = {"device": "Look Alike 3000", "flashinfer": "0.7.4", "cuda": "13.0"}
+    with Node(build) as d:
+        out = d.take("import", d.write("mixed.json", MIXED))
+        expect(out.count("imported") == 2 and len(d.learned()) == 2, "not two tables", out)
+        with d.client(**facts) as c:
+            for tokens in (8193, 12288, 50000):
+                expect_hit(c.lookup(MIXED_MOE % tokens), [8, 43], tokens)
+            for tokens in (4097, 8192):
+                expect_hit(c.lookup(MIXED_GEMM % tokens), 57, tokens)
+            for tokens in (4096, 8193, 50000):
+                answer = c.lookup(MIXED_GEMM % tokens)
+                expect(answer["kind"] == "miss", f"{tokens} tokens", answer)
+            # The file does not know which CuTe DSL compiles the kernel: nobody's answer.
+            answer = c.lookup(MIXED_DSL % 8192)
+            expect(answer["kind"] == "miss" and answer["differs"][0]["fact"] == "cutlass_dsl", "served", answer)
+        for name in d.learned():
+            expect(d.take("export", str(d.dir / "state/tables" / name)) == MIXED, "not the same bytes", name)
+
+
 if __name__ == "__main__":
     run([test_each_packaged_layout_answers_its_own_tactics, test_import_serves_and_export_gives_the_bytes_back,
          test_a_layout_that_nobody_says_is_asked_for, test_the_drill_of_the_seed, test_undated_imports_that_disagree,
          test_a_larger_ladder_is_a_missing_bucket, test_unknown_versions_are_never_served,
          test_bad_files_are_refused_whole, test_the_door_takes_tables_only, test_names_cannot_leave_their_folder,
          test_adopt_takes_what_engines_made, test_a_v2_store_goes_out_and_comes_back,
-         test_wildcards_only_where_nothing_depends])
+         test_wildcards_only_where_nothing_depends, test_a_file_with_two_ladders])

@@ -174,12 +174,13 @@ static struct fi_cache *read_cache(const char *text)
     return c;
 }
 
-// Imports a text; returns what exchange_in does.
-static int import(const char *text, int layout, uint64_t max, struct buf *out,
-    struct exchange_outcome *outcome, struct diag *d)
+// Imports one part of a text; returns what exchange_in does.
+static int import_part(const char *text, enum exchange_part part, int layout, uint64_t max,
+    struct buf *out, struct exchange_outcome *outcome, struct diag *d)
 {
     struct fi_cache *c = read_cache(text);
     struct exchange_in in = { .cache = c,
+        .part = part,
         .text = text,
         .text_len = strlen(text),
         .recipe = layout < 0 ? NULL : recipe,
@@ -191,6 +192,12 @@ static int import(const char *text, int layout, uint64_t max, struct buf *out,
 
     flashinfer_free(c);
     return r;
+}
+
+static int import(const char *text, int layout, uint64_t max, struct buf *out,
+    struct exchange_outcome *outcome, struct diag *d)
+{
+    return import_part(text, EXCHANGE_CAPPED, layout, max, out, outcome, d);
 }
 
 static struct table *open_table(struct buf *b)
@@ -414,6 +421,191 @@ static void test_an_edited_tactic(void **state)
     table_free(t);
 }
 
+// --- two ladders ---
+
+#define KEY_GEMM(tokens)                                                                           \
+    "('fp4_gemm', 'TrtllmGemmRunner', ((" tokens ", 1024), (1024, 4096), (-1, 128), (128, 4096), " \
+    "(1,), (0,), (-1, 4096), (0,), (0,), (-1,)), (False, 17826818, 1052672))"
+#define KEY_ENGINE(tokens)                                                                         \
+    "('bf16_gemm', 'CudnnBf16GemmRunner', ((" tokens ", 1024), (1024, 4096), (0,), (0,), (-1, "    \
+    "4096), (-1,)), (torch.bfloat16, False, True, True))"
+#define KEY_DSL(tokens)                                                                            \
+    "('mxfp8_gemm', 'CuteDSLMxfp8GemmRunner', ((" tokens ", 1024), (1024, 4096), (-1,), "          \
+    "(131072,), (0,), (-1, 4096), (41943040,)), ('torch.bfloat16', True))"
+static const char mixed[] =
+    "{\"_metadata\": {\"flashinfer_version\": \"0.7.4\", \"cudnn_version\": \"91900\", "
+    "\"cudnn_frontend_version\": \"1.26.0\", \"gpu\": \"Look Alike 3000\"}, "
+    "\"" KEY_07("12288") "\": [\"MoERunner\", [8, 43]], \"" KEY_07(
+        "64") "\": [\"MoERunner\", [8, 44]], "
+              "\"('lib::unknown', 'R', ((1, 2),), ())\": [\"R\", 7], "
+              "\"" KEY_ENGINE(
+                  "3072") "\": [\"CudnnBf16GemmRunner\", [7, [[2, 1]]], [\"cold\"], {\"time_ms\": "
+                          "5.25}], "
+                          "\"" KEY_DSL(
+                              "8") "\": [\"CuteDSLMxfp8GemmRunner\", [[128, 8], [1, 1], true, "
+                                   "false, 1]], "
+                                   "\"" KEY_GEMM("16384") "\": [\"TrtllmGemmRunner\", 57]}";
+
+static uint32_t parts_of(const char *text)
+{
+    struct fi_cache *c = read_cache(text);
+    uint32_t parts = exchange_parts(c);
+
+    flashinfer_free(c);
+    return parts;
+}
+
+static struct table *open_part(
+    const char *text, enum exchange_part part, int layout, struct exchange_outcome *outcome)
+{
+    struct buf b = { 0 };
+    struct diag d = { 0 };
+
+    if (import_part(text, part, layout, 0, &b, outcome, &d))
+        fail_msg("%u: %s", d.line, d.sentence);
+    return open_table(&b);
+}
+
+static void test_which_ladders(void **state)
+{
+    (void)state;
+    assert_int_equal(parts_of(laid_out), 1 << EXCHANGE_CAPPED);
+    assert_int_equal(parts_of(mixed), 1 << EXCHANGE_CAPPED | 1 << EXCHANGE_UNCAPPED);
+    assert_int_equal(
+        parts_of("{\"" KEY_GEMM("1") "\": [\"TrtllmGemmRunner\", 57]}"), 1 << EXCHANGE_UNCAPPED);
+    assert_int_equal(
+        parts_of("{\"('lib::unknown', 'R', ((1, 2),), ())\": [\"R\", 7]}"), 1 << EXCHANGE_CAPPED);
+}
+
+// Rounds up on FlashInfer's pattern, and never down to an end: map_to_hybrid_bucket_uncapped.
+static void check_uncapped(const struct ladder *l)
+{
+    static const uint64_t pairs[][2] = { { 1, 1 }, { 3, 4 }, { 255, 256 }, { 257, 512 },
+        { 1025, 1280 }, { 2048, 2048 }, { 2049, 2560 }, { 3000, 3072 }, { 4096, 4096 },
+        { 4097, 8192 }, { 9000, 16384 }, { 12288, 16384 }, { 1000000, 1048576 } };
+
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        uint64_t bucket = 0;
+
+        assert_int_equal(ladder_map(l, pairs[i][0], &bucket), 0);
+        assert_int_equal(bucket, pairs[i][1]);
+    }
+}
+
+// Either table gives the whole file back.
+static void check_either(const struct table *t, const char *text)
+{
+    struct buf back = { 0 };
+    struct diag d = { 0 };
+    struct fi_cache *c;
+
+    assert_int_equal(exchange_out(t, NULL, &c, &d), 0);
+    assert_int_equal(exchange_text(t, c, &back), 0);
+    assert_string_equal(back.data, text);
+    buf_fini(&back);
+    flashinfer_free(c);
+}
+
+static void test_a_mixed_file_is_two_tables(void **state)
+{
+    struct exchange_outcome outcome;
+    struct table *moe, *gemm;
+    uint64_t bucket;
+
+    (void)state;
+    moe = open_part(mixed, EXCHANGE_CAPPED, -1, &outcome);
+    assert_int_equal(outcome.entries, 2);
+    assert_int_equal(outcome.carried, 1);
+    assert_int_equal(outcome.elsewhere, 3);
+    assert_int_equal(outcome.unserved, 0);
+    assert_int_equal(ladder_map(&moe->ladder, 50000, &bucket), 0);
+    assert_int_equal(bucket, 12288); // off the pattern: where the tuner was told to end
+    gemm = open_part(mixed, EXCHANGE_UNCAPPED, -1, &outcome);
+    assert_int_equal(outcome.entries, 3);
+    assert_int_equal(outcome.carried, 1);
+    assert_int_equal(outcome.elsewhere, 2);
+    assert_int_equal(outcome.unserved, 1); // no version of CuTe DSL
+    assert_int_equal(outcome.unknown, FACT_BIT(cutlass_dsl));
+    check_uncapped(&gemm->ladder);
+    assert_string_equal(moe->header.method, "flashinfer-v1");
+    assert_string_equal(gemm->header.method, "flashinfer-v1-uncapped"); // or one replaces the other
+    check_either(moe, mixed);
+    check_either(gemm, mixed);
+    table_free(moe);
+    table_free(gemm);
+}
+
+// Only [tile, number] is named so; an engine is a family.
+static void test_names_of_tactics(void **state)
+{
+    struct exchange_outcome outcome;
+    struct table *t = open_part(mixed, EXCHANGE_UNCAPPED, -1, &outcome);
+
+    (void)state;
+    for (size_t i = 0; i < t->n; i++) {
+        assert_null(memmem(t->entries[i].text, t->entries[i].text_len, "\"tile ", 6));
+        assert_int_equal(!strcmp(t->entries[i].tactic, "[7,[[2,1]]]"),
+            memmem(t->entries[i].text, t->entries[i].text_len, "\"family\":\"engine 7\"", 19) !=
+                NULL);
+    }
+    table_free(t);
+}
+
+// The recipe's ladder is that of its mixtures of experts; one that tells the tuner its buckets is
+// everybody's.
+static void test_whose_ladder(void **state)
+{
+    static const char gemm[] = "{\"" KEY_GEMM("16384") "\": [\"TrtllmGemmRunner\", 57]}";
+    static const char odd[] = "{\"" KEY_GEMM("48") "\": [\"TrtllmGemmRunner\", 57]}";
+    struct exchange_outcome outcome;
+    struct ladder kept = recipe->ladder;
+    struct buf b = { 0 };
+    struct diag d = { 0 };
+    struct table *t = open_part(gemm, EXCHANGE_UNCAPPED, 0, &outcome);
+
+    (void)state;
+    check_uncapped(&t->ladder);
+    table_free(t);
+    assert_int_equal(
+        import_part(odd, EXCHANGE_UNCAPPED, 0, 0, &b, &outcome, &d), EXCHANGE_E_REFUSED);
+    assert_holds(d.sentence, "48 tokens");
+    assert_holds(d.sentence, "recipe");
+    buf_fini(&b);
+    recipe->ladder =
+        (struct ladder){ .kind = LADDER_LIST, .floor = true, .n = 2, .bucket = { 48, 96 } };
+    t = open_part(odd, EXCHANGE_UNCAPPED, 0, &outcome);
+    recipe->ladder = kept;
+    assert_int_equal(t->ladder.n, 2);
+    assert_true(t->ladder.floor);
+    table_free(t);
+}
+
+// Each refusal is said in the part that the entry is of.
+static void test_refusals_of_the_other_part(void **state)
+{
+    static const char *const bad[][2] = {
+        { "{\"" KEY_GEMM("16") "\": [\"TrtllmGemmRunner\", [57, 1]]}", "no tactic" },
+        { "{\"" KEY_ENGINE("16") "\": [\"CudnnBf16GemmRunner\", 3]}", "no tactic" },
+        { "{\"('fp4_gemm', 'CutlassFp4GemmRunner', ((1, 1024), (1024, 4096), (-1, 128), (128, "
+          "4096), "
+          "(1,), (0,), (-1, 4096), (0,), (0,), (-1,)), ())\": [\"CutlassFp4GemmRunner\", 1]}",
+            "does not say out" },
+        { "{\"('fp4_gemm', 'TrtllmGemmRunner', 8, ())\": [\"TrtllmGemmRunner\", 1]}", "shapes" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct exchange_outcome outcome;
+        struct buf b = { 0 };
+        struct diag d = { 0 };
+
+        assert_int_equal(parts_of(bad[i][0]), 1 << EXCHANGE_UNCAPPED);
+        assert_true(import_part(bad[i][0], EXCHANGE_UNCAPPED, -1, 0, &b, &outcome, &d) > 0);
+        assert_holds(d.sentence, bad[i][1]);
+        buf_fini(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +619,11 @@ int main(void)
         cmocka_unit_test(test_unknown_facts_are_told),
         cmocka_unit_test(test_swept_entries_are_spelt),
         cmocka_unit_test(test_an_edited_tactic),
+        cmocka_unit_test(test_which_ladders),
+        cmocka_unit_test(test_a_mixed_file_is_two_tables),
+        cmocka_unit_test(test_names_of_tactics),
+        cmocka_unit_test(test_whose_ladder),
+        cmocka_unit_test(test_refusals_of_the_other_part),
     };
 
     return cmocka_run_group_tests(tests, open_recipe, close_recipe);

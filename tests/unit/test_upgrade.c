@@ -218,7 +218,7 @@ static void facts_matter_or_not(void **state)
     (void)state;
     assert_true(upgrade_matters(FACT_onednn));
     assert_true(upgrade_matters(FACT_driver));
-    assert_false(upgrade_matters(FACT_cudnn_frontend));
+    assert_true(upgrade_matters(FACT_cudnn_frontend));
     assert_false(upgrade_matters(FACT_power_cap_w));
 }
 
