@@ -406,6 +406,7 @@ def test_rules_that_cannot_be_read_deny_jobs_for_so_long(build):
         reply = fetch(client, "a", 1)
         expect(reply.status == "FAILED" and "rules cannot be read" in reply.body["sentence"], "served blindly", reply)
         expect(look(client, "a", TOY[0])["reason"] == "denied", "served blindly", look(client, "a", TOY[0]))
+        expect(fetch(client, "new").status == "FAILED" and len(rows(d)) == 1, "tied to nothing", rows(d))
         (d.dir / "site/deny/x.json").unlink()
         d.tunectl("reload")
         expect(fetch(client, "a", 1).bytes == first.bytes, "not mended with it", fetch(client, "a", 1))
