@@ -44,21 +44,22 @@ static void note_difference(struct handlers *h, struct job *job, const struct fi
             "ranks of a job differ in what no entry depends on", "job=%s what=%s", job->name, what);
 }
 
-static void refuse_rank(struct handlers *h, const struct rank *k, const struct job *job,
-    struct rec_difference *rows, size_t n, const char *what)
+static void refuse_rank(struct handlers *h, const struct rank *k, struct rec_difference *rows,
+    size_t n, const char *what)
 {
     char sentence[512];
     struct rec_trouble trouble = { .sentence = sentence, .differs = { rows, n } };
 
     snprintf(sentence, sizeof sentence,
         "job '%.60s': %s; entries of its snapshot depend on it, so all ranks need the same",
-        job->name, what);
+        k->job->name, what);
     handlers_refuse(h, &k->peer, STATUS_CONFLICT, &trouble);
 }
 
-static void give_snapshot(struct handlers *h, const struct rank *k, struct job *job,
-    struct rec_difference *rows, size_t n)
+static void give_snapshot(
+    struct handlers *h, const struct rank *k, struct rec_difference *rows, size_t n)
 {
+    struct job *job = k->job;
     const struct job_asker asker = { .digest = k->digest,
         .rank = k->rank,
         .pid = k->pid,
@@ -76,40 +77,52 @@ static void give_snapshot(struct handlers *h, const struct rank *k, struct job *
         t->text, t->len);
 }
 
+// May anybody get anything now? False: answered.
+static bool can_see(struct handlers *h, const struct server_peer *to)
+{
+    if (!store_generation(h->store)->deny->blind)
+        return true;
+    handlers_trouble(h, to, STATUS_FAILED, NULL,
+        "rules cannot be read, so everything is denied; tunectl status names the file");
+    return false;
+}
+
+// May anybody get anything of the job? False: answered.
+static bool is_open(struct handlers *h, const struct rank *k)
+{
+    handlers_job_check(h, k->job);
+    if (k->job->state != JOB_REVOKED)
+        return can_see(h, &k->peer);
+    handlers_trouble(h, &k->peer, STATUS_REVOKED, "job",
+        "the job is revoked: %.380s; start it under a new name", k->job->revoked);
+    return false;
+}
+
 static void answer_rank(struct handlers *h, const struct rank *k)
 {
     struct store_asker *asker = store_asker(h->store, k->digest);
+    const struct fingerprint *fp = asker ? store_asker_fingerprint(asker) : NULL;
     struct rec_difference rows[FACT_COUNT];
-    struct job *job = k->job;
     uint32_t differs, bears;
     char what[400];
     size_t n;
 
-    handlers_job_check(h, job);
-    if (job->state == JOB_REVOKED) {
-        handlers_trouble(h, &k->peer, STATUS_REVOKED, "job",
-            "the job is revoked: %.380s; start it under a new name", job->revoked);
+    if (!is_open(h, k))
         return;
-    }
-    if (store_generation(h->store)->deny->blind) {
-        handlers_trouble(h, &k->peer, STATUS_FAILED, NULL,
-            "rules cannot be read, so everything is denied; tunectl status names the file");
-        return;
-    }
-    if (!asker) {
+    if (!fp) {
         handlers_trouble(h, &k->peer, STATUS_NEED_HELLO, NULL, "%s", status_doc(STATUS_NEED_HELLO));
         return;
     }
-    differs = job_differs(job, store_asker_fingerprint(asker));
-    bears = job_bears(job, differs);
-    n = job_rows(job, store_asker_fingerprint(asker), bears ? bears : differs, &k->rank, rows);
-    say_rows(rows, n, job->rank, k->rank, what);
+    differs = job_differs(k->job, fp);
+    bears = job_bears(k->job, differs);
+    n = job_rows(k->job, fp, bears ? bears : differs, &k->rank, rows);
+    say_rows(rows, n, k->job->rank, k->rank, what);
     if (differs)
-        note_difference(h, job, store_asker_fingerprint(asker), differs, k->rank, what);
+        note_difference(h, k->job, fp, differs, k->rank, what);
     if (bears)
-        refuse_rank(h, k, job, rows, n, what);
+        refuse_rank(h, k, rows, n, what);
     else
-        give_snapshot(h, k, job, rows, n);
+        give_snapshot(h, k, rows, n);
 }
 
 // --- those who wait ---
@@ -315,6 +328,8 @@ static struct job *begin(struct call *c, const char *name, const struct fingerpr
             h->jobs->bad_dir_why);
         return NULL;
     }
+    if (!can_see(h, &c->request->peer))
+        return NULL; // it would be tied to an empty snapshot for a day
     if (!layout) {
         handlers_no_recipe(h, &c->request->peer, r, ask->recipe, ask->layout);
         return NULL;

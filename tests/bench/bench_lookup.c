@@ -47,6 +47,7 @@ struct answer {
 
 static struct bench {
     const char *daemon, *fingerprint, *recipe; // endpoint, JSON, name
+    const char *job;                           // "" = none
     char echo[128];                            // endpoint
     unsigned char digest[WIRE_DIGEST_BYTES];
     struct answer hello, lookup, table;
@@ -102,7 +103,8 @@ static void ask(void *socket, enum message message, uint64_t id, const char *bod
     wire_put_ask(&(struct wire_ask){ WIRE_VERSION, (uint8_t)message, id }, header);
     if (zmq_send(socket, header, sizeof header, ZMQ_SNDMORE) < 0 ||
         zmq_send(socket, b.digest, sizeof b.digest, ZMQ_SNDMORE) < 0 ||
-        zmq_send(socket, "", 0, ZMQ_SNDMORE) < 0 || zmq_send(socket, body, strlen(body), 0) < 0)
+        zmq_send(socket, b.job, strlen(b.job), ZMQ_SNDMORE) < 0 ||
+        zmq_send(socket, body, strlen(body), 0) < 0)
         die("asking");
 }
 
@@ -404,9 +406,9 @@ static void learn_all(const char *hello, const char *table, const char *exact, c
         die("hello's answer");
     wire_put_u64(strtoull(told.digest, NULL, 16), b.digest);
     arena_fini(&a);
+    b.table = learn(s, MESSAGE_table, table); // first: it fixes the job
     b.lookup = learn(s, MESSAGE_lookup, exact);
     again = learn(s, MESSAGE_lookup, unmapped);
-    b.table = learn(s, MESSAGE_table, table);
     if (b.lookup.tell.kind != KIND_HIT || again.body_len != b.lookup.body_len ||
         memcmp(again.body, b.lookup.body, again.body_len) != 0 || !b.table.attachment) {
         fprintf(stderr, "bench_lookup: the keys must hit the same entry: %s and %s\n",
@@ -425,8 +427,9 @@ int main(int argc, char **argv)
     struct buf endpoint = { 0 }, hello = { 0 }, table = { 0 };
     bool within = true;
 
-    if (argc != 6) {
-        fprintf(stderr, "usage: bench_lookup SOCKET FINGERPRINT RECIPE EXACT-KEY UNMAPPED-KEY\n");
+    if (argc != 6 && argc != 7) {
+        fprintf(
+            stderr, "usage: bench_lookup SOCKET FINGERPRINT RECIPE EXACT-KEY UNMAPPED-KEY [JOB]\n");
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -434,6 +437,7 @@ int main(int argc, char **argv)
     buf_printf(&hello, "{\"fingerprint\":%s}", argv[2]);
     buf_printf(&table, "{\"recipe\":\"%s\"}", argv[3]);
     b.daemon = endpoint.data;
+    b.job = argc == 7 ? argv[6] : "";
     snprintf(b.echo, sizeof b.echo, "ipc:///tmp/bench_lookup.%d.sock", (int)getpid());
     learn_all(hello.data, table.data, argv[4], argv[5]);
     b.echo_pid = fork(); // no thread of libzmq lives at this moment
@@ -443,7 +447,8 @@ int main(int argc, char **argv)
         echo();
     within &= bench_key("lookup, exact key", argv[4], EXACT_GOAL, EXACT_LIMIT);
     within &= bench_key("lookup, unmapped tokens", argv[5], MAPPED_GOAL, MAPPED_LIMIT);
-    bench_redis(argv[4]);
+    if (!b.job[0])
+        bench_redis(argv[4]);
     within &= bench_storm(hello.data, table.data);
     kill(b.echo_pid, SIGKILL);
     waitpid(b.echo_pid, NULL, 0);

@@ -48,8 +48,13 @@ def main():
          "layouts": [{"layout": "tp=1", "problems": [{"name": "gate_up", "key": key("*")}]}]}))
     program = pathlib.Path(args.build) / "tests/bench/bench_lookup"
     with daemon:
-        return subprocess.run([str(program), str(daemon.dir / "run/lookup.sock"), compact(FACTS), "bench", key(2048),
-                               key(1999)], check=False).returncode
+        worst = 0
+        for job in ([], ["llm-7"]):
+            print("in a job:" if job else "of no job:", flush=True)
+            done = subprocess.run([str(program), str(daemon.dir / "run/lookup.sock"), compact(FACTS), "bench", key(2048),
+                                   key(1999), *job], check=False)
+            worst = max(worst, done.returncode)
+        return worst
 
 
 if __name__ == "__main__":
