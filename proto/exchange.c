@@ -123,7 +123,7 @@ static int take_key(const char *file_key, const struct family_key *f, const stru
             return r;
         diag_set(d, NULL,
             "its shapes are not those of recipe %.60s, layout %.60s: another activation, or types "
-            "packed in another way",
+            "scaled or packed in another way",
             recipe->rec.model, layout->layout);
         return EXCHANGE_E_REFUSED;
     }

@@ -363,7 +363,21 @@ void family_write_trtllm_moe_extras(const struct key *k, struct buf *out)
         truth(k, D(packed), "yes"), truth(k, D(token_scale), "token"));
 }
 
+// A type with scales of its own has them in the key, and no other has; a low-rank addition shows
+// the intermediate size.
+static bool fits(const struct family_parts *p)
+{
+    const struct key *k = &p->out->key;
+    bool has_scales = family_word_is(k, D(act), "mxfp8") || family_word_is(k, D(act), "nvfp4") ||
+                      family_word_is(k, D(act), "dsfp8");
+
+    return has_scales == !family_is_absent(p, SCALES) &&
+           (family_is_absent(p, LORA) || family_rank(p, LORA) != 3 ||
+               family_shape(p, LORA, 2) == 2 * (int64_t)k->size[D(intermediate)]);
+}
+
 const struct family_layout family_trtllm_moe = {
+    .fits = fits,
     .n = TOKEN_SCALES + 1,
     .read = read_moe,
     .write = put_moe,

@@ -46,7 +46,7 @@ KEPT = [
     ("trtllm_fp4_moe", 100, SMALL), ("trtllm_fp4_moe", 300, SMALL), ("cutlass_moe", 100, {"act": "fp8"}),
     ("fp4_gemm", 100, {"backend": "cudnn"}), ("bf16_gemm", 100, {"backend": "tgv"}),
 ]
-TACTICS = [[16, 7], [32, 9], 4, "plan-look-alike", [128, [2, 1], True], 12]
+TACTICS = [[16, 7], [32, 9], 4, 5, [7, [[2, 1]]], 12]
 NAMESPACE = "look_alike"
 
 

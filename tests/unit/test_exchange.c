@@ -289,6 +289,11 @@ static void test_refusals(void **state)
           "(1, 8), (1, 1024), "
           "(1, 32), (0,), (0,)), ())\": [\"MoERunner\", [8, 43]]}",
             0, EXCHANGE_E_REFUSED, 1, "hidden=1024" },
+        // No scales: bf16 activations, or e4m3. The recipe's are mxfp8.
+        { "{\"('flashinfer::trtllm_fp4_block_scale_moe', 'MoERunner', ((1, 2048), (0,), (1, 8), "
+          "(1, 8), (1, 2048), "
+          "(0,), (0,), (0,)), ())\": [\"MoERunner\", [8, 43]]}",
+            0, EXCHANGE_E_REFUSED, 1, "scaled" },
         { "{\"" KEY_06("1", "2048") "\": [\"MoERunner\", 57]}", 0, EXCHANGE_E_REFUSED, 1,
             "no tactic" },
         { "{\"" KEY_06("1", "2048") "\": [\"MoERunner\", [8, 43, 1]]}", 0, EXCHANGE_E_REFUSED, 1,
