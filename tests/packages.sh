@@ -4,3 +4,5 @@ build_packages=(gcc libc6-dev meson ninja-build pkg-config python3 libuv1-dev li
     libsodium-dev libinih-dev libdnnl-dev)
 test_packages=(clang clang-format valgrind libcmocka-dev libasan8 libubsan1 libclang-rt-14-dev redis-server systemd
     procps locales)
+# What only ./check --all needs: virtual environments for packages of the Python index.
+long_packages=(python3-venv)
