@@ -27,7 +27,7 @@ import stubs  # noqa: E402
 FIXTURES = HERE.parent / "fixtures/flashinfer"
 VERSIONS = ["0.6.16", "0.7.4"]
 SKIPPED = 77
-SHOWN = 60  # lines of a difference
+SHOWN = 60  # lines of what is wrong
 
 
 def environment(build, version):
@@ -72,19 +72,27 @@ def make(python, version, write):
 
 def rules(version):
     """Whether the look-alike's rules give what the real package gave; what is wrong."""
-    wrong = []
-    for tune_max, ladder in json.loads((FIXTURES / version / "buckets.json").read_text())["hybrid"].items():
-        if lookalike.buckets(int(tune_max)) != ladder["buckets"]:
+    wrong, folder = [], FIXTURES / version
+    for tune_max, ladder in json.loads((folder / "buckets.json").read_text())["hybrid"].items():
+        ours = lookalike.buckets(int(tune_max))
+        # A run starts one above the bucket before; no tokens are one.
+        starts = [[0, 1], *([low + 1, high] for low, high in zip(ours, ours[1:]))]
+        if ours != ladder["buckets"] or starts != ladder["runs"]:
             wrong.append(f"{version}: the look-alike's ladder for {tune_max} is another")
-    for row in json.loads((FIXTURES / version / "keys.json").read_text()):
+    for row in json.loads((folder / "keys.json").read_text()):
         if row["op"] == "trtllm_fp4_moe":
             problem = {**lookalike.PROBLEM, **row["dims"]}
-            tokens = min(row["tokens"], problem["tune_max"])
-            bucket = min(b for b in lookalike.buckets(problem["tune_max"]) if b >= tokens)
+            bucket = lookalike.bucket_of(row["tokens"], problem["tune_max"])
             key = str(lookalike.moe_key(version, bucket, problem))
             if row["keys"] != [key]:
                 wrong.append(f"{version}: {row['dims']} {row['tokens']}: {key} is not {row['keys']}")
-    return wrong
+    for path in folder.glob("v2/*/manifest.json"):
+        if lookalike.folder_name(json.loads(path.read_text())) != path.parent.name:
+            wrong.append(f"{version}: {path.parent.name} is not the name of its manifest")
+    for path in folder.glob("v2/*/entries/*.json"):
+        if lookalike.entry_name(json.loads(path.read_text())["key"]) != path.name:
+            wrong.append(f"{version}: {path.name} is not the name of its key")
+    return wrong[:SHOWN]
 
 
 def judge(version, python):

@@ -26,6 +26,11 @@ def buckets(tune_max):
     return [b for b in steps if b < tune_max] + [tune_max]
 
 
+def bucket_of(tokens, tune_max):
+    """Rounded up, and the last one beyond it."""
+    return next((b for b in buckets(tune_max) if b >= tokens), tune_max)
+
+
 def moe_key(version, bucket, problem):
     """(op, runner, shapes, extras) of the trtllm-gen fp4 MoE."""
     p, none = problem, (0,)
@@ -73,15 +78,24 @@ def encode(value):
     return {"__tuple__": [encode(v) for v in value]} if isinstance(value, tuple) else value
 
 
+def folder_name(manifest):
+    """Of an environment's directory in a v2 store."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def entry_name(key):
+    """Of an entry's file there."""
+    return hashlib.sha256(str(key).encode()).hexdigest()[:24] + ".json"
+
+
 def write_v2(root, meta, table):
     """A v2 store; answers its environment's directory."""
     manifest = {**meta, "cache_schema": "v2"}
-    name = hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
-    folder = pathlib.Path(root, "v2", name)
+    folder = pathlib.Path(root, "v2", folder_name(manifest))
     (folder / "entries").mkdir(parents=True)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True))
     for key, tactic in table.items():
         entry = {"key": str(key), "runner": key[1], "tactic": tactic, "key_fields": encode(key)}
-        path = folder / "entries" / (hashlib.sha256(str(key).encode()).hexdigest()[:24] + ".json")
-        path.write_text(json.dumps(entry, indent=2, sort_keys=True))
+        (folder / "entries" / entry_name(key)).write_text(json.dumps(entry, indent=2, sort_keys=True))
     return folder

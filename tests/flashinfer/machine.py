@@ -29,7 +29,7 @@ def main():
     more = cases.given(pathlib.Path(sys.argv[4], version)) if len(sys.argv) > 4 else []
 
     def program(args):
-        return cases.run(sys.executable, *args, PYTHONPATH=site, PYTHONDONTWRITEBYTECODE=1)
+        return cases.run(sys.executable, *args, PYTHONPATH=site, PYTHONPYCACHEPREFIX=f"{site}-bytecode")
 
     shown = program([cases.REAL, "--show"])
     if shown.returncode:

@@ -30,6 +30,8 @@ ASKED = [
     ("trtllm_fp4_moe", {"finalize": False, "routing": "logits"}),
     ("trtllm_fp4_moe", {"tune_max": 256}),
     ("trtllm_fp4_moe", {"activation": 4}),
+    ("trtllm_fp4_moe", {"experts": 448}),
+    ("trtllm_fp4_moe", {"intermediate": 1536}),
     ("trtllm_fp4_moe", SMALL),
     ("trtllm_fp4_moe", {**SMALL, "local": 32}),
     ("trtllm_fp8_block_moe", {}),
@@ -123,7 +125,9 @@ def v2_fixture(root, entries):
     from flashinfer.autotune_cache import ManagedAutotuneCache
     from flashinfer.autotuner import AutoTuner, _collect_metadata
 
-    store = ManagedAutotuneCache(_collect_metadata(), root)
+    meta = _collect_metadata()
+    assert all(meta[name] == stubs.LOOK_ALIKE[name] for name in stubs.FIELDS)
+    store = ManagedAutotuneCache(meta, root)
     for number, (key, tactic, config) in enumerate(entries):
         policy = None if number == 1 else AutoTuner._profiling_policy(config)
         store.publish(key.file_key, key.runner_class_name, tactic, key.key_fields, policy)
@@ -171,27 +175,41 @@ def outcome(path, text, old, new):
     return row
 
 
+def odd_entries(path, meta, key, tactic):
+    """Rows for entries of other forms than [runner, tactic]."""
+    from flashinfer.autotuner import AutoTuner
+
+    odd = {"more_members": [key.runner_class_name, tactic, ["a", 1], {"b": 2}, "c"],
+           "runner_alone": [key.runner_class_name], "not_a_list": 5,
+           "cudnn_plan_number": ["CudnnLookAlike", 3], "cudnn_plan_name": ["CudnnLookAlike", "x"]}
+    for name, value in odd.items():
+        path.write_text(json.dumps({"_metadata": meta, key.file_key: value}))
+        tuner = AutoTuner()
+        yield {"name": f"entry_{name}", "value": value, "load": load(tuner, path), "entries": len(tuner._file_configs)}
+
+
 def load_fixture(entries):
     from flashinfer.autotuner import _collect_metadata
 
     (key, tactic, _), new = entries[0], entries[1]
-    meta, body = _collect_metadata(), {key.file_key: [key.runner_class_name, tactic]}
-    rows, odd = [], {"more_members": [key.runner_class_name, tactic, ["a", 1], {"b": 2}, "c"],
-                     "runner_alone": [key.runner_class_name], "not_a_list": 5,
-                     "cudnn_plan_number": ["CudnnLookAlike", 3], "cudnn_plan_name": ["CudnnLookAlike", "x"]}
+    body = {key.file_key: [key.runner_class_name, tactic]}
+
+    def row(path, name, tried):
+        file = body if tried is None else {"_metadata": tried, **body}
+        return {"name": name, "metadata": tried, **outcome(path, json.dumps(file), key.file_key, new)}
+
+    meta = _collect_metadata()
     with tempfile.TemporaryDirectory() as work:
         path = pathlib.Path(work, "cache.json")
-        for name, tried in variants(meta).items():
-            file = body if tried is None else {"_metadata": tried, **body}
-            rows.append({"name": name, "metadata": tried, **outcome(path, json.dumps(file), key.file_key, new)})
-        for name, value in odd.items():
-            path.write_text(json.dumps({"_metadata": meta, key.file_key: value}))
-            from flashinfer.autotuner import AutoTuner
-
-            tuner = AutoTuner()
-            rows.append({"name": f"entry_{name}", "value": value, "load": load(tuner, path),
-                         "entries": len(tuner._file_configs)})
-    return {"current": meta, "variants": rows}
+        rows = [row(path, name, tried) for name, tried in variants(meta).items()]
+        rows += odd_entries(path, meta, key, tactic)
+        # The same where the process does not know its own cuDNN.
+        stubs.versions({**stubs.LOOK_ALIKE, "cudnn_version": "unknown"})
+        ignorant = _collect_metadata()
+        values = {"unknown": "unknown", "known": meta["cudnn_version"], "any": "*", "null": None}
+        unsure = [row(path, name, {**meta, "cudnn_version": value}) for name, value in values.items()]
+        stubs.versions(stubs.LOOK_ALIKE)
+    return {"current": meta, "variants": rows, "cudnn_unknown": {"current": ignorant, "variants": unsure}}
 
 
 def main():
