@@ -35,6 +35,8 @@ static uint64_t read_born(uint64_t pid)
     if (!read_text(path, text, sizeof text))
         return 0;
     at = strrchr(text, ')');
+    if (at && (at[1] == ' ') && (at[2] == 'Z' || at[2] == 'X'))
+        return 0; // ended, and nobody has reaped it
     for (int field = 2; at && field < PROCESS_STAT_BORN; field++)
         at = strchr(at + 1, ' ');
     return at && sscanf(at, " %llu", &born) == 1 ? born : 0;

@@ -294,7 +294,7 @@ class Options(ctypes.Structure):
     """struct tactic_options."""
     _fields_ = [("size", ctypes.c_size_t), ("socket", ctypes.c_char_p), ("as_section", ctypes.c_char_p), ("job", ctypes.c_char_p),
                 ("timeout_ms", ctypes.c_uint), ("flags", ctypes.c_uint), ("log", ctypes.c_void_p), ("log_ctx", ctypes.c_void_p),
-                ("state_dir", ctypes.c_char_p), ("site_dir", ctypes.c_char_p), ("packaged_dir", ctypes.c_char_p),
+                ("state_dir", ctypes.c_char_p), ("site_dir", ctypes.c_char_p), ("packaged_dir", ctypes.c_char_p), ("keys_dir", ctypes.c_char_p),
                 ("rank", ctypes.c_uint)]
 
 

@@ -38,7 +38,7 @@ def line_of(path, number):
 
 
 def expect_evidence(answer, without=()):
-    missing = evidence_fields() - {"prewarm", "note", *without} - answer.keys()
+    missing = evidence_fields() - {"prewarm", "note", "file_key", "file_value", *without} - answer.keys()
     expect(not missing, f"evidence is missing: {', '.join(sorted(missing))}", answer)
     expect({"layer", "file", "line"} <= answer.keys(), "it does not say where it stands", answer)
 
