@@ -61,7 +61,8 @@ int exchange_in(const struct exchange_in *in, struct buf *out, struct exchange_o
 
 // The file of a table's hits and defaults. `metadata` (JSON) replaces the table's own, NULL keeps
 // it. Entries that were swept here get the key under which the metadata's FlashInfer looks them up.
-// Returns 0, EXCHANGE_E_REFUSED (nothing in it is FlashInfer's, or no version is known) or -ENOMEM.
+// Returns 0, EXCHANGE_E_REFUSED (nothing in it is FlashInfer's, or the metadata is of an
+// environment for which its entries do not hold) or -ENOMEM.
 int exchange_out(
     const struct table *t, const char *metadata, struct fi_cache **out, struct diag *d);
 // The file's bytes: as it came where nothing in it changed, else as FlashInfer would write it.

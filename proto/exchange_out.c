@@ -116,6 +116,40 @@ static int put_entry(struct export *ex, const struct rec_entry *rec, struct aren
     return 0;
 }
 
+// What is carried may depend on all that its file says.
+static uint32_t stated_facts(const struct table *t)
+{
+    uint32_t facts = 0;
+
+    for (int i = 0; t->header.flashinfer && t->header.flashinfer->carried.n && i < FACT_COUNT; i++)
+        if (t->fingerprint.value[i][0] && !fact_is_recorded((enum fact)i))
+            facts |= UINT32_C(1) << i;
+    return facts;
+}
+
+// A file for another environment than the entries hold for would be a table renamed.
+static int check_environment(struct export *ex)
+{
+    uint32_t needed = stated_facts(ex->t), which = 0;
+    enum fingerprint_match match;
+    struct key k;
+    int fact = 0;
+
+    for (size_t i = 0; i < ex->t->n; i++)
+        if (key_parse(ex->t->entries[i].text + TABLE_KEY_OFFSET, ex->t->entries[i].key_len, &k,
+                NULL) == 0)
+            needed |= key_facts(&k);
+    match = facts_compare(&ex->t->fingerprint, &ex->fp, needed, &which);
+    if (match == FINGERPRINT_SAME)
+        return 0;
+    while (!(which >> fact & 1))
+        fact++;
+    diag_set(ex->d, NULL, "its entries hold for %s %s, not for %s", fact_name((enum fact)fact),
+        ex->t->fingerprint.value[fact][0] ? ex->t->fingerprint.value[fact] : "unknown",
+        ex->fp.value[fact][0] ? ex->fp.value[fact] : "unknown");
+    return EXCHANGE_E_REFUSED;
+}
+
 static int put_entries(struct export *ex)
 {
     struct arena scratch = { 0 };
@@ -198,6 +232,8 @@ int exchange_out(const struct table *t, const char *metadata, struct fi_cache **
     int r = ex.c ? open_export(&ex, metadata) : -ENOMEM;
 
     *out = NULL;
+    if (!r && metadata)
+        r = check_environment(&ex);
     if (!r)
         r = put_entries(&ex);
     if (!r)

@@ -40,9 +40,9 @@ def tunectl(build, *args):
     return done.stdout
 
 
-def import_look_alike(build, version, meta, folder):
+def import_look_alike(build, version, meta, folder, name="table"):
     """A table of ours with the look-alike's entries."""
-    source, table = folder / "source.json", folder / "table.json"
+    source, table = folder / "source.json", folder / f"{name}.json"
     lookalike.write_v1(source, meta, lookalike.entries(version, {**lookalike.PROBLEM, **SITU}))
     tunectl(build, "import", "--recipe", "kimi-k3", "--layout", "ep=8,tp=1", "--out", table, source)
     return table
@@ -71,8 +71,8 @@ def files(build, version, meta, folder):
     work.mkdir(parents=True)
     table = import_look_alike(build, version, meta, work)
     problem = ",".join(f"{k}={v}" for k, v in SITU.items())
-    elsewhere = json.dumps({**meta, "flashinfer_version": cases.OTHER_VERSION})
-    shapes = [("imported", table, [], "True"), ("other_version", table, ["--metadata", elsewhere], "False"),
+    other = import_look_alike(build, cases.OTHER_VERSION, {**meta, "flashinfer_version": cases.OTHER_VERSION}, work, "other")
+    shapes = [("imported", table, [], "True"), ("other_version", other, [], "False"),
               ("wildcards", table, ["--wild"], "True"),
               ("swept", swept(table, version), ["--metadata", json.dumps(meta)], "True")]
     for name, source, options, expect in shapes:

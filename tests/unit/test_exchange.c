@@ -361,36 +361,54 @@ static void test_unknown_facts_are_told(void **state)
     buf_fini(&b);
 }
 
-// A table that was swept here: keys, runners and generation are those of the asked-for environment.
-static void test_swept_entries_are_spelt(void **state)
+// A table that was swept under a version: no keys of any file.
+static struct table *swept(const char *version)
 {
-    static const char table[] =
+    struct diag d = { 0 };
+    struct buf b = { 0 };
+    struct table *t;
+    size_t len;
+
+    buf_printf(&b,
         "{\"header\":{\"format\":1,\"method\":\"m\",\"model\":\"look-alike\",\"fingerprint\":{"
         "\"device\":\"x\","
-        "\"flashinfer\":\"0.7.4\"},\"ladder\":{\"kind\":\"hybrid\",\"max\":1024}},\"entries\":[\n"
+        "\"flashinfer\":\"%s\"},\"ladder\":{\"kind\":\"hybrid\",\"max\":1024}},\"entries\":[\n"
         "{\"key\":\"trtllm_fp4_moe,backend=flashinfer,act=mxfp8,weights=mxfp4,out=bf16,tokens=16,"
-        "top_k=8,experts=64,"
-        "local_experts=8,shared_experts=0,hidden=2048,hidden_out=2048,intermediate=1536,activation="
-        "situ,"
-        "finalize=fused,routing=precomputed,routing_method=none,weight_layout=major_k,shuffled=yes,"
-        "packed=no,"
-        "token_scale=none,lora=none\",\"tactic\":[8,43],\"state\":\"confirmed\"}\n]}\n";
+        "top_k=8,"
+        "experts=64,local_experts=8,shared_experts=0,hidden=2048,hidden_out=2048,intermediate=1536,"
+        "activation=situ,finalize=fused,routing=precomputed,routing_method=none,weight_layout="
+        "major_k,"
+        "shuffled=yes,packed=no,token_scale=none,lora=none\",\"tactic\":[8,43],\"state\":"
+        "\"confirmed\"}\n]}\n",
+        version);
+    len = b.len;
+    if (table_read(buf_take(&b, &len), len, "t", &t, &d))
+        fail_msg("%s", d.sentence);
+    return t;
+}
+
+// Keys, runners and generation are those of the version.
+static void test_swept_entries_are_spelt(void **state)
+{
+    static const char metadata[] = "{\"flashinfer_version\":\"0.6.16\",\"gpu\":\"x\"}";
     struct diag d = { 0 };
     struct fi_cache *c;
-    struct table *t;
+    struct table *t = swept("0.7.4");
     struct buf b = { 0 };
 
     (void)state;
-    if (table_read(strdup(table), strlen(table), "t", &t, &d))
-        fail_msg("%s", d.sentence);
     assert_int_equal(exchange_out(t, NULL, &c, &d), 0);
     assert_int_equal(c->n, 1);
     assert_string_equal(c->entries[0].key, KEY_07("16"));
     assert_string_equal(c->entries[0].value, "[\"MoERunner\",[8,43]]");
     assert_non_null(c->generation);
     flashinfer_free(c);
-    assert_int_equal(
-        exchange_out(t, "{\"flashinfer_version\":\"0.6.16\",\"gpu\":\"x\"}", &c, &d), 0);
+    // Another version's file is not written: that would be a table renamed.
+    assert_int_equal(exchange_out(t, metadata, &c, &d), EXCHANGE_E_REFUSED);
+    assert_holds(d.sentence, "flashinfer 0.7.4, not for 0.6.16");
+    table_free(t);
+    t = swept("0.6.16");
+    assert_int_equal(exchange_out(t, metadata, &c, &d), 0);
     assert_string_equal(c->entries[0].key, KEY_06("16", "2048"));
     assert_null(c->generation);
     assert_int_equal(exchange_text(t, c, &b), 0);
