@@ -46,6 +46,14 @@ static bool is_cache_file(const char *path)
     return ok;
 }
 
+// A link may lead back up, or out of what was named.
+static bool is_link(const char *path)
+{
+    struct stat st;
+
+    return lstat(path, &st) != 0 || S_ISLNK(st.st_mode);
+}
+
 static void look_in(struct found *f, const char *dir, unsigned depth)
 {
     struct files_list files = { 0 }, folders = { 0 };
@@ -63,8 +71,10 @@ static void look_in(struct found *f, const char *dir, unsigned depth)
             add_path(f, files.paths[i]);
         else
             f->other++;
-    for (size_t i = 0; i < folders.n && depth < ADOPT_MAX_DEPTH; i++)
-        look_in(f, folders.paths[i], depth + 1);
+    for (size_t i = 0; i < folders.n && depth < ADOPT_MAX_DEPTH && !f->is_full && !ctl_is_stopped();
+         i++)
+        if (!is_link(folders.paths[i]))
+            look_in(f, folders.paths[i], depth + 1);
     files_list_free(&files);
     files_list_free(&folders);
 }

@@ -5,6 +5,7 @@
 usage: exchange.py --build DIR [TEST...]
 """
 import json
+import os
 import pathlib
 import subprocess
 
@@ -38,8 +39,8 @@ class Node(Daemon):
                               stdin=subprocess.DEVNULL, check=False)
         return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
-    def take(self, *args):
-        code, out, err = self.say(*args)
+    def take(self, *args, timeout=60):
+        code, out, err = self.say(*args, timeout=timeout)
         expect(code == 0, f"tunectl {args} ended with {code}", out, err)
         return out
 
@@ -336,6 +337,11 @@ def test_adopt_takes_what_engines_made(build):
         d.take("adopt", str(d.files / "sglang"), *options, "--prefer", "rank_tp1")
         with d.client(**la.facts_of(meta)) as c:
             expect_hit(c.lookup(la.problem(16, "ep=8,tp=1")), la.tactic(16, 1), 16)
+        # Links that lead back up are not followed, and what is no file is not opened.
+        for i in range(8):
+            (vllm / f"link{i}").symlink_to("..")
+        os.mkfifo(vllm / "pipe.json")
+        d.take("adopt", str(d.files / "vllm"), *options, timeout=20)
         code, _, err = d.say("adopt", str(d.files / "nothing"), *options)
         expect(code == 1 and "no cache" in err, "an empty place", code, err)
 
