@@ -40,7 +40,8 @@ static void read_name(struct source *s)
     snprintf(name, sizeof name, "%s", source_base(s->path));
     if (!strstr(name, ",device_name=") || !next_part(&at, s->model, sizeof s->model))
         return;
-    while (next_part(&at, part, sizeof part) && strncmp(part, "device_name=", 12) != 0)
+    while (len < sizeof s->layout && next_part(&at, part, sizeof part) &&
+           strncmp(part, "device_name=", 12) != 0)
         len +=
             (size_t)snprintf(s->layout + len, sizeof s->layout - len, "%s%s", len ? "," : "", part);
 }

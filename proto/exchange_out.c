@@ -128,7 +128,7 @@ static uint32_t stated_facts(const struct table *t)
 }
 
 // A file for another environment than the entries hold for would be a table renamed.
-static int check_environment(struct export *ex)
+static int check_environment(struct export *ex, bool is_own)
 {
     uint32_t needed = stated_facts(ex->t), which = 0;
     enum fingerprint_match match;
@@ -140,8 +140,8 @@ static int check_environment(struct export *ex)
                 NULL) == 0)
             needed |= key_facts(&k);
     match = facts_compare(&ex->t->fingerprint, &ex->fp, needed, &which);
-    if (match == FINGERPRINT_SAME)
-        return 0;
+    if (match == FINGERPRINT_SAME || (is_own && match == FINGERPRINT_UNKNOWN))
+        return 0; // what was imported without knowing may go out as it came
     while (!(which >> fact & 1))
         fact++;
     diag_set(ex->d, NULL, "its entries hold for %s %s, not for %s", fact_name((enum fact)fact),
@@ -232,8 +232,8 @@ int exchange_out(const struct table *t, const char *metadata, struct fi_cache **
     int r = ex.c ? open_export(&ex, metadata) : -ENOMEM;
 
     *out = NULL;
-    if (!r && metadata)
-        r = check_environment(&ex);
+    if (!r)
+        r = check_environment(&ex, !metadata);
     if (!r)
         r = put_entries(&ex);
     if (!r)

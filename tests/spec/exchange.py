@@ -122,6 +122,9 @@ def test_a_layout_that_nobody_says_is_asked_for(build):
         expect(code == 2 and "--layout ep=8,tp=1 | --layout ep=1,tp=8" in err, "the layouts are not named", code, err)
         code, _, err = d.say("import", "--recipe", "kimi-k3", "--layout", "ep=4,tp=2", bare)
         expect(code == 2 and "no layout ep=4,tp=2" in err, "a layout that is none", code, err)
+        # A name is bytes from outside, too.
+        code, _, err = d.say("import", d.write("m," + "a" * 110 + "," + "b" * 90 + ",device_name=x.json", la.cache()))
+        expect(code == 2, "a long name", code, err)
         named = d.write(la.name("ep=8,tp=1", la.metadata()), la.cache())
         code, _, err = d.say("import", "--layout", "ep=1,tp=8", named)
         expect(code == 2 and "ep=8,tp=1" in err and "ep=1,tp=8" in err, "name and option disagree", code, err)
