@@ -184,6 +184,11 @@ int ctl_adopt(struct ctl *c)
     struct found *f = calloc(1, sizeof *f);
     int code;
 
+    if (c->o.opt_out && !ctl_import_is_directory(c->o.opt_out)) {
+        print_error("--out: must be a directory: there may be several tables");
+        free(f);
+        return CTL_USAGE;
+    }
     if (!f)
         return CTL_BROKEN;
     look_in(f, c->args[0], 0);

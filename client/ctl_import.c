@@ -245,7 +245,7 @@ bool ctl_import_source(
     return *code == CTL_DONE;
 }
 
-static bool is_directory(const char *path)
+bool ctl_import_is_directory(const char *path)
 {
     struct stat st;
 
@@ -258,7 +258,8 @@ static bool write_out(struct ctl *c, struct imported *im, int *code)
     int r;
 
     snprintf(im->file, sizeof im->file, "%s%s%s", c->o.opt_out,
-        is_directory(c->o.opt_out) ? "/" : "", is_directory(c->o.opt_out) ? im->name : "");
+        ctl_import_is_directory(c->o.opt_out) ? "/" : "",
+        ctl_import_is_directory(c->o.opt_out) ? im->name : "");
     r = files_write(im->file, im->table.data, im->table.len, &d);
     if (r)
         print_error("%s: %s", im->file, d.sentence);
@@ -320,7 +321,7 @@ static int import_one(struct ctl *c, const char *path)
     int code;
 
     if (ctl_import_source(c, path, all, &n, &code) && n > 1 && c->o.opt_out &&
-        !is_directory(c->o.opt_out)) {
+        !ctl_import_is_directory(c->o.opt_out)) {
         print_error(
             "%s: becomes %zu tables, one for each ladder: --out must be a directory", path, n);
         code = CTL_USAGE;
@@ -337,7 +338,7 @@ int ctl_import(struct ctl *c)
 {
     int worst = CTL_DONE, code;
 
-    if (c->n_args > 1 && c->o.opt_out && !is_directory(c->o.opt_out)) {
+    if (c->n_args > 1 && c->o.opt_out && !ctl_import_is_directory(c->o.opt_out)) {
         print_error("--out: with several files it must be a directory");
         return CTL_USAGE;
     }

@@ -23,6 +23,7 @@ bool ctl_import_source(
 bool ctl_import_store(struct ctl *c, struct imported *im, int *code);
 // Prints what became of it.
 void ctl_import_show(const struct ctl *c, const struct imported *im);
+bool ctl_import_is_directory(const char *path);
 void ctl_import_fini(struct imported *im);
 // Prints a sentence about a file, and of a text file the line it is about.
 void ctl_show_diag(const struct diag *d);
