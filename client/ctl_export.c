@@ -81,7 +81,11 @@ static int put_out(struct ctl *c, const struct table *t, const struct fi_cache *
     else if (!r && !c->o.opt_v2)
         print_bytes(text.data, text.len);
     if (r)
-        print_error("%s", d.sentence[0] ? d.sentence : strerror(-r));
+        print_error("%s: %s",
+            c->o.opt_v2    ? c->o.opt_v2
+            : c->o.opt_out ? c->o.opt_out
+                           : c->args[0],
+            d.sentence[0] ? d.sentence : strerror(-r));
     else if (c->o.opt_v2 || c->o.opt_out)
         print_pair("exported", PRINT_GOOD, "%zu entries\nto %s", cache->n,
             c->o.opt_v2 ? dir : c->o.opt_out);

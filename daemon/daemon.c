@@ -459,6 +459,20 @@ static int load_jobs(struct daemon *d)
     return d->jobs_saver ? 0 : -ENOMEM;
 }
 
+// The locks are ours: whoever was writing there is dead.
+static void tidy(const struct daemon *d, const struct loader_paths *paths)
+{
+    char jobs[JOBS_DIR_BYTES], snapshots[JOBS_DIR_BYTES + 16];
+
+    snprintf(jobs, sizeof jobs, "%s/jobs", d->config->daemon.state_dir);
+    snprintf(snapshots, sizeof snapshots, "%s/snapshots", jobs);
+    files_tidy(paths->pinned_dir);
+    files_tidy(paths->learned_dir);
+    files_tidy(paths->deny_dir);
+    files_tidy(jobs);
+    files_tidy(snapshots);
+}
+
 static int build(struct daemon *d, struct diag *diag)
 {
     struct saver_hooks hooks = { d, on_published, on_saver_warning };
@@ -468,6 +482,7 @@ static int build(struct daemon *d, struct diag *diag)
 
     loader_paths_set(&paths, d->config->daemon.state_dir, d->config->daemon.site_dir,
         d->config->daemon.packaged_dir, d->config->daemon.keys_dir);
+    tidy(d, &paths);
     d->events = events_new();
     d->store = store_new((uint32_t)d->config->limits.fingerprints);
     if (d->events && d->store)

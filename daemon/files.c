@@ -10,8 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define TEMP_SUFFIX ".tmp"
 
 static int fail(struct diag *d, const char *path, const char *what)
 {
@@ -98,16 +101,30 @@ static int write_all(int fd, const char *bytes, size_t len)
     return 0;
 }
 
-// "dir/.name.tmp": hidden and without the suffix that loaders look for. One writer a directory (the
-// daemon's lock), so the name needs no randomness and a leftover of a crash is simply overwritten.
-static int temp_name(const char *path, char *out, size_t out_bytes)
+// "dir/.name.<random>.tmp": hidden, without the suffix that loaders look for, and nobody else's:
+// clients write beside each other, and a name that can be told in advance may be a link by then.
+static int open_temp(const char *path, char *out, size_t out_bytes)
 {
     const char *slash = strrchr(path, '/');
-    int dir = slash ? (int)(slash - path) + 1 : 0;
-    int n = snprintf(out, out_bytes, "%.*s.%s.tmp", dir, path, path + dir);
+    int dir = slash ? (int)(slash - path) + 1 : 0, n;
+    uint64_t number;
 
+    if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
+        return -1;
+    n = snprintf(out, out_bytes, "%.*s.%s.%016llx" TEMP_SUFFIX, dir, path, path + dir,
+        (unsigned long long)number);
     errno = ENAMETOOLONG;
-    return n < 0 || (size_t)n >= out_bytes ? -1 : 0;
+    return n < 0 || (size_t)n >= out_bytes
+               ? -1
+               : open(out, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+}
+
+// What a rename would destroy is no file of ours to replace: a device, say.
+static bool is_replaceable(const char *path)
+{
+    struct stat st;
+
+    return lstat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISLNK(st.st_mode);
 }
 
 static int sync_dir_of(const char *path)
@@ -130,9 +147,10 @@ int files_write(const char *path, const void *bytes, size_t len, struct diag *d)
     char temp[PATH_MAX];
     int fd, r = 0;
 
-    if (temp_name(path, temp, sizeof temp) < 0)
-        return fail(d, path, "cannot write");
-    fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    errno = EINVAL;
+    if (!is_replaceable(path))
+        return fail(d, path, "not a regular file");
+    fd = open_temp(path, temp, sizeof temp);
     if (fd < 0)
         return fail(d, path, "cannot write");
     if (write_all(fd, bytes, len) < 0 || fsync(fd) < 0)
@@ -146,6 +164,21 @@ int files_write(const char *path, const void *bytes, size_t len, struct diag *d)
     else if (sync_dir_of(path) < 0)
         r = fail(d, path, "cannot sync its directory");
     return r;
+}
+
+void files_tidy(const char *dir)
+{
+    DIR *listing = opendir(dir);
+    struct dirent *e;
+
+    while (listing && (e = readdir(listing))) {
+        size_t len = strlen(e->d_name), suffix = sizeof TEMP_SUFFIX - 1;
+
+        if (e->d_name[0] == '.' && len > suffix && !strcmp(e->d_name + len - suffix, TEMP_SUFFIX))
+            unlinkat(dirfd(listing), e->d_name, 0);
+    }
+    if (listing)
+        closedir(listing);
 }
 
 int files_remove(const char *path, struct diag *d)

@@ -19,6 +19,8 @@ int files_read_most(const char *path, size_t max_bytes, char **text, size_t *len
 int files_write(const char *path, const void *bytes, size_t len, struct diag *d);
 // Removes a file; one that is not there is fine. Returns 0 or -errno with `d` filled.
 int files_remove(const char *path, struct diag *d);
+// Removes what writers that were killed left in a directory of which we are the only writer.
+void files_tidy(const char *dir);
 // Creates a directory and its parents, mode 0755 under the umask. Returns 0 or -errno.
 int files_mkdirs(const char *path);
 // Full paths, sorted.
