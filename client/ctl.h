@@ -91,6 +91,8 @@ int ctl_refused(struct ctl *c, const struct told *told);
 // the key's backend (`key` NULL: the only section), else this process's own. Several sections are
 // an error unless `may_be_any`: then the questions carry none. False: printed.
 bool ctl_environment(struct ctl *c, const char *key, bool may_be_any, int *code);
+// The JSON object of --metadata, without blanks. False: printed.
+bool ctl_metadata(const struct ctl *c, struct buf *out);
 // Prints which environment was used, in text mode.
 void ctl_print_environment(const struct ctl *c);
 // The key in canonical text if it can be parsed, else as it is; in `out`.

@@ -79,49 +79,134 @@ static void look_in(struct found *f, const char *dir, unsigned depth)
     files_list_free(&folders);
 }
 
-// The entries below the header: what answers, whoever's file it was.
-static const char *entries_of(const struct imported *im)
-{
-    const char *line = strchr(im->table.data, '\n');
-
-    return line ? line : im->table.data;
-}
-
 static bool is_preferred(const struct ctl *c, const char *path)
 {
     return c->o.opt_prefer && strstr(path, c->o.opt_prefer) != NULL;
 }
 
-// Two files ask for one table. True: they say the same, or --prefer decides; `*keep` is the one.
-static bool settle(
-    struct ctl *c, struct imported *all, size_t i, size_t j, size_t *keep, size_t *drop)
-{
-    bool first = is_preferred(c, all[i].path), second = is_preferred(c, all[j].path);
+// --- what two tables of one name say ---
 
-    *keep = second && !first ? j : i;
-    *drop = *keep == i ? j : i;
-    if (!strcmp(entries_of(&all[i]), entries_of(&all[j])) || first != second)
-        return true;
-    print_error(
-        "conflict: %s and %s are files of one environment and layout and say different things",
-        all[i].path, all[j].path);
+static struct table *read_back(const struct imported *im)
+{
+    char *copy = im->table.len ? strdup(im->table.data) : NULL;
+    struct table *t = NULL;
+
+    if (copy)
+        table_read(copy, im->table.len, NULL, &t, NULL);
+    return t;
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return !strcmp(a ? a : "", b ? b : "");
+}
+
+static const char *carried_value(const struct table *t, const char *key)
+{
+    const struct rec_flashinfer_file *file = t->header.flashinfer;
+
+    for (size_t i = 0; file && i < file->carried.n; i++)
+        if (!strcmp(file->carried.items[i].key, key))
+            return file->carried.items[i].value;
+    return NULL;
+}
+
+// Does one file say otherwise what the other says? What only one of them says is no contradiction.
+static bool disagree(const struct table *a, const struct table *b)
+{
+    const struct rec_flashinfer_file *file = a->header.flashinfer;
+
+    for (size_t i = 0; i < a->n; i++) {
+        const struct table_entry *x = &a->entries[i];
+        const struct table_entry *y = table_find(b, x->text + TABLE_KEY_OFFSET, x->key_len);
+
+        if (y && !same_text(x->tactic, y->tactic))
+            return true;
+    }
+    for (size_t i = 0; file && i < file->carried.n; i++) {
+        const char *other = carried_value(b, file->carried.items[i].key);
+
+        if (other && strcmp(other, file->carried.items[i].value) != 0)
+            return true;
+    }
     return false;
 }
 
-// Leaves one file for each table. Returns how many conflicts stay.
+// --- conflicts ---
+
+// The tables of one run, read back; a dropped one is NULL.
+struct rivals {
+    struct ctl *c;
+    struct imported *all;
+    struct table **tables;
+    size_t n;
+};
+
+static bool are_rivals(const struct rivals *r, size_t i, size_t j)
+{
+    return r->tables[i] && r->tables[j] && !strcmp(r->all[i].name, r->all[j].name) &&
+           disagree(r->tables[i], r->tables[j]);
+}
+
+static void drop(struct rivals *r, size_t i)
+{
+    r->tables[i] = table_free(r->tables[i]);
+    buf_clear(&r->all[i].table);
+}
+
+// What contradicts a preferred file gives way, whichever was found first.
+static void heed_preference(struct rivals *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        for (size_t j = 0; j < r->n && is_preferred(r->c, r->all[i].path); j++)
+            if (!is_preferred(r->c, r->all[j].path) && are_rivals(r, i, j))
+                drop(r, j);
+}
+
+static size_t count_conflicts(const struct rivals *r)
+{
+    size_t conflicts = 0;
+
+    for (size_t i = 0; i < r->n; i++)
+        for (size_t j = i + 1; j < r->n; j++)
+            if (are_rivals(r, i, j)) {
+                print_error("conflict: %s and %s are files of one environment and layout and say "
+                            "different things",
+                    r->all[i].path, r->all[j].path);
+                conflicts++;
+            }
+    return conflicts;
+}
+
+// Of files that say the very same the first is enough.
+static void drop_doubles(struct rivals *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        for (size_t j = i + 1; j < r->n; j++)
+            if (r->tables[i] && r->tables[j] && !strcmp(r->all[i].name, r->all[j].name) &&
+                r->tables[i]->n == r->tables[j]->n && !disagree(r->tables[i], r->tables[j]) &&
+                !disagree(r->tables[j], r->tables[i]) &&
+                !strcmp(strchr(r->all[i].table.data, '\n'), strchr(r->all[j].table.data, '\n')))
+                drop(r, j);
+}
+
+// Leaves files that do not contradict each other. Returns how many conflicts stay.
 static size_t settle_all(struct ctl *c, struct imported *all, size_t n)
 {
-    size_t conflicts = 0, keep, drop;
+    struct rivals r = { .c = c, .all = all, .tables = calloc(n + 1, sizeof *r.tables), .n = n };
+    size_t conflicts;
 
+    for (size_t i = 0; r.tables && i < n; i++)
+        r.tables[i] = read_back(&all[i]);
+    if (!r.tables)
+        return n;
+    heed_preference(&r);
+    conflicts = count_conflicts(&r);
+    if (!conflicts)
+        drop_doubles(&r);
     for (size_t i = 0; i < n; i++)
-        for (size_t j = i + 1; j < n; j++) {
-            if (!all[i].table.len || !all[j].table.len || strcmp(all[i].name, all[j].name) != 0)
-                continue;
-            if (settle(c, all, i, j, &keep, &drop))
-                buf_clear(&all[drop].table); // it says nothing of its own
-            else
-                conflicts++;
-        }
+        table_free(r.tables[i]);
+    free(r.tables);
     return conflicts;
 }
 

@@ -13,6 +13,7 @@
 #include "client/print.h"
 #include "proto/bundle.h"
 #include "proto/deny.h"
+#include "proto/exchange.h"
 #include "proto/recipe.h"
 #include "proto/table.h"
 
@@ -85,6 +86,8 @@ static int check_table(char *text, size_t len, struct checked *out, struct diag 
     int r = table_read(text, len, out->file, &t, d); // takes the text
 
     out->kind = "table";
+    if (!r && (r = exchange_check(t, d)))
+        table_free(t);
     if (r)
         return r;
     out->entries = t->n;

@@ -2,11 +2,15 @@
 // ctl_environment: on whose behalf tunectl asks. It has loaded no kernel library itself, so it asks
 // as a worker section, and says which.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/ctl.h"
 #include "client/facts.h"
 #include "client/print.h"
+#include "daemon/files.h"
+#include "proto/flashinfer.h"
+#include "proto/slice.h"
 
 const char *ctl_key(const char *text, char out[KEY_MAX_BYTES])
 {
@@ -77,6 +81,47 @@ static void ask_as_ourselves(struct ctl *c, const char *why)
     note(c, why, &facts);
 }
 
+// --metadata: a JSON object, or a file that holds one.
+bool ctl_metadata(const struct ctl *c, struct buf *out)
+{
+    const char *text = c->o.opt_metadata;
+    struct diag d = { 0 };
+    char *file = NULL;
+    size_t len = strlen(text);
+    bool ok;
+
+    if (text[0] != '{' && files_read(text, &file, &len, &d)) {
+        print_error("--metadata: %s: %s", text, d.sentence);
+        return false;
+    }
+    text = file ? file : text;
+    ok = record_scan(text, len, &d) == 0 && slice_kind(slice_of(text, len)) == '{';
+    if (ok)
+        slice_compact(slice_of(text, len), out);
+    else
+        print_error("--metadata: not a JSON object%s%s", d.sentence[0] ? ": " : "", d.sentence);
+    free(file);
+    return ok;
+}
+
+// The environment that a cache file's metadata states.
+static bool ask_as_metadata(struct ctl *c, int *code)
+{
+    struct rec_fingerprint facts;
+    struct buf metadata = { 0 };
+    bool ok = ctl_metadata(c, &metadata);
+
+    if (ok) {
+        flashinfer_facts(metadata.data, &c->asker.own);
+        fingerprint_to(&c->asker.own, &facts);
+        note(c, "as its metadata says", &facts);
+    } else {
+        *code = CTL_USAGE;
+    }
+    buf_fini(&metadata);
+    return ok;
+}
+
 // The section to ask as: the one that runs `backend` (NULL = any). Several: their names in
 // `names`.
 static const char *only_section(
@@ -97,6 +142,12 @@ static const char *only_section(
     return n == 1 ? found : NULL;
 }
 
+// What would stay: a pin for this machine's CPU, or a job's snapshot, is hardly what is meant.
+static bool binds(const struct ctl *c)
+{
+    return !strcmp(c->command->name, "pin") || c->o.opt_job;
+}
+
 static bool choose(struct ctl *c, const struct rec_tell_status *status, const char *backend,
     bool may_be_any, int *code)
 {
@@ -109,6 +160,11 @@ static bool choose(struct ctl *c, const struct rec_tell_status *status, const ch
     } else if (names.len && !may_be_any) {
         print_error(
             "worker sections %s run it: say which environment is meant with --as", names.data);
+        *code = CTL_USAGE;
+        ok = false;
+    } else if (!names.len && binds(c)) {
+        print_error(
+            "no worker section runs it: say which environment is meant with --as or --metadata");
         *code = CTL_USAGE;
         ok = false;
     } else if (!names.len) {
@@ -131,6 +187,8 @@ bool ctl_environment(struct ctl *c, const char *key, bool may_be_any, int *code)
 
     if (c->o.opt_as)
         return ask_as(c, c->o.opt_as, code);
+    if (c->o.opt_metadata)
+        return ask_as_metadata(c, code);
     if (key && key_parse(key, strlen(key), &k, NULL) == 0)
         backend = key_backend(&k);
     if (!ctl_ask(c, MESSAGE_status, &ask, &told, code))

@@ -46,28 +46,6 @@ static int make_wild(const struct table *t, struct buf *out)
     return r;
 }
 
-// --metadata: a JSON object, or a file that holds one.
-static bool take_metadata(const char *text, struct buf *out)
-{
-    struct diag d = { 0 };
-    char *file = NULL;
-    size_t len = strlen(text);
-    bool ok;
-
-    if (text[0] != '{' && files_read(text, &file, &len, &d)) {
-        print_error("--metadata: %s: %s", text, d.sentence);
-        return false;
-    }
-    text = file ? file : text;
-    ok = record_scan(text, len, &d) == 0 && slice_kind(slice_of(text, len)) == '{';
-    if (ok)
-        slice_compact(slice_of(text, len), out);
-    else
-        print_error("--metadata: not a JSON object%s%s", d.sentence[0] ? ": " : "", d.sentence);
-    free(file);
-    return ok;
-}
-
 static int put_out(struct ctl *c, const struct table *t, const struct fi_cache *cache)
 {
     char dir[FI_FILES_PATH_BYTES];
@@ -100,7 +78,7 @@ static int export_table(struct ctl *c, const struct table *t)
     struct diag d = { 0 };
     int r = 0, code = CTL_USAGE;
 
-    if (c->o.opt_metadata && !take_metadata(c->o.opt_metadata, &metadata)) {
+    if (c->o.opt_metadata && !ctl_metadata(c, &metadata)) {
         buf_fini(&metadata);
         return CTL_USAGE;
     }
@@ -148,7 +126,7 @@ struct side {
     struct fi_cache *made; // of a table
     struct member *members;
     size_t n;
-    const char *metadata;
+    const char *metadata, *records;
 };
 
 static int by_key(const void *a, const void *b)
@@ -178,6 +156,7 @@ static int open_side(const char *path, struct side *out)
         out->members[out->n] = (struct member){ c->entries[out->n].key, c->entries[out->n].value };
     qsort(out->members, out->n, sizeof *out->members, by_key);
     out->metadata = c->metadata ? c->metadata : "";
+    out->records = c->records ? c->records : "";
     return CTL_DONE;
 }
 
@@ -199,6 +178,26 @@ static void show_facts(const struct side *a, const struct side *b, size_t *diffe
             continue;
         print_line(PRINT_PLAIN, "%s: %s / %s", fact_name((enum fact)i),
             x.value[i][0] ? x.value[i] : "unknown", y.value[i][0] ? y.value[i] : "unknown");
+        ++*differ;
+    }
+}
+
+// What stands beside the entries: facts first, then anything else.
+static void show_frame(const struct side *a, const struct side *b, size_t *differ)
+{
+    char x[FLASHINFER_HASH_BYTES] = "", y[FLASHINFER_HASH_BYTES] = "";
+    size_t before = *differ;
+
+    show_facts(a, b, differ);
+    flashinfer_manifest_hash(a->metadata, x); // whatever the order, and v1 like v2
+    flashinfer_manifest_hash(b->metadata, y);
+    if (*differ == before && strcmp(x, y) != 0) {
+        print_line(PRINT_PLAIN, "_metadata: %s / %s", a->metadata, b->metadata);
+        ++*differ;
+    }
+    if (strcmp(a->records, b->records) != 0) {
+        print_line(PRINT_PLAIN, "_records: %s / %s", a->records[0] ? a->records : "none",
+            b->records[0] ? b->records : "none");
         ++*differ;
     }
 }
@@ -233,7 +232,7 @@ int ctl_diff(struct ctl *c)
         code = open_side(c->args[1], &b);
     if (code == CTL_DONE) {
         differ = show_members(&a, &b);
-        show_facts(&a, &b, &differ);
+        show_frame(&a, &b, &differ);
         print_line(differ ? PRINT_BAD : PRINT_GOOD, "%zu and %zu entries, %zu differences", a.n,
             b.n, differ);
         code = differ ? CTL_MISS : CTL_DONE;

@@ -252,6 +252,18 @@ bool ctl_import_is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+// Files that this run wrote: one environment has one table, and joining two is the daemon's work.
+static struct buf written;
+
+static bool is_written(const char *file)
+{
+    const char *at = written.data ? strstr(written.data, file) : NULL;
+
+    if (!at)
+        buf_printf(&written, "%s\n", file);
+    return at && at[strlen(file)] == '\n';
+}
+
 static bool write_out(struct ctl *c, struct imported *im, int *code)
 {
     struct diag d = { 0 };
@@ -260,6 +272,14 @@ static bool write_out(struct ctl *c, struct imported *im, int *code)
     snprintf(im->file, sizeof im->file, "%s%s%s", c->o.opt_out,
         ctl_import_is_directory(c->o.opt_out) ? "/" : "",
         ctl_import_is_directory(c->o.opt_out) ? im->name : "");
+    if (is_written(im->file)) {
+        print_error("%s: %s holds the table of another of these files; import them into the "
+                    "daemon, which joins "
+                    "them, or give each a folder",
+            im->path, im->file);
+        *code = CTL_USAGE;
+        return false;
+    }
     r = files_write(im->file, im->table.data, im->table.len, &d);
     if (r)
         print_error("%s: %s", im->file, d.sentence);
@@ -280,6 +300,7 @@ bool ctl_import_store(struct ctl *c, struct imported *im, int *code)
     tell = told.rec;
     snprintf(im->file, sizeof im->file, "%s", tell->file);
     im->replaced = tell->replaced;
+    im->kept = tell->kept;
     told_fini(&told);
     *code = CTL_DONE;
     return true;
@@ -300,12 +321,44 @@ static void show_unknown(const struct imported *im)
     buf_fini(&b);
 }
 
+// One import as --json prints it: a record like others, known here only.
+struct shown {
+    uint64_t has;
+    const char *from, *to;
+    uint64_t entries, defaults, carried, unserved, kept;
+    bool replaced;
+};
+#define SHOWN(name, kind)                                                                          \
+    {                                                                                              \
+#name, kind, true, offsetof(struct shown, name), NULL, ""                                  \
+    }
+static const struct record_field shown_fields[] = { SHOWN(from, RECORD_STR), SHOWN(to, RECORD_STR),
+    SHOWN(entries, RECORD_U64), SHOWN(defaults, RECORD_U64), SHOWN(carried, RECORD_U64),
+    SHOWN(unserved, RECORD_U64), SHOWN(kept, RECORD_U64), SHOWN(replaced, RECORD_BOOL) };
+static const struct record_type shown_type = { "imported", "", sizeof(struct shown),
+    sizeof shown_fields / sizeof shown_fields[0], shown_fields };
+
 void ctl_import_show(const struct ctl *c, const struct imported *im)
 {
-    if (!c->o.opt_json)
-        print_pair(im->replaced ? "replaced" : "imported", PRINT_GOOD,
-            "%zu entries (%zu of them defaults), %zu carried for export only\nfrom %s\nto %s",
-            im->outcome.entries, im->outcome.defaults, im->outcome.carried, im->path, im->file);
+    struct shown shown = { .from = im->path,
+        .to = im->file,
+        .entries = im->outcome.entries,
+        .defaults = im->outcome.defaults,
+        .carried = im->outcome.carried,
+        .unserved = im->outcome.unserved,
+        .kept = im->kept,
+        .replaced = im->replaced };
+    char kept[96] = "";
+
+    if (im->kept)
+        snprintf(kept, sizeof kept, "; %llu of before stay", (unsigned long long)im->kept);
+    if (c->o.opt_json)
+        ctl_print_record(&shown_type, &shown);
+    else
+        print_pair(im->replaced ? "renewed" : "imported", PRINT_GOOD,
+            "%zu entries (%zu of them defaults), %zu carried for export only%s\nfrom %s\nto %s",
+            im->outcome.entries, im->outcome.defaults, im->outcome.carried, kept, im->path,
+            im->file);
     show_unknown(im);
 }
 

@@ -13,6 +13,7 @@ struct imported {
     char name[TABLE_NAME_MAX_BYTES + 16], file[SOURCE_NAME_BYTES * 8];
     struct exchange_outcome outcome;
     bool replaced;
+    uint64_t kept; // of the table that stood there
 };
 
 // Makes the tables of one source: `*n` of them, to be given to ctl_import_fini in any case. False:

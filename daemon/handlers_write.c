@@ -339,16 +339,17 @@ static void on_imported(void *ctx, const struct saver_outcome *o)
     struct pending *p = ctx;
 
     if (!failed(p, o)) {
-        log_info("imported", "file=%s entries=%zu replaced=%d", o->file, o->changed, o->replaced);
+        log_info("imported", "file=%s entries=%zu replaced=%d kept=%zu", o->file, o->changed,
+            o->replaced, o->kept);
         handlers_tell(p->h, &p->peer,
             &(struct rec_tell_import){
-                .file = o->file, .entries = o->changed, .replaced = o->replaced },
+                .file = o->file, .entries = o->changed, .replaced = o->replaced, .kept = o->kept },
             NULL, 0);
     }
     free(p);
 }
 
-// The text is not looked at here, where everybody waits: reading it is the pool's work.
+// The text is copied here and not looked at: reading it is the pool's work.
 void on_import(struct call *c)
 {
     struct pending *p = pend(c, "");

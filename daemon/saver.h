@@ -21,6 +21,7 @@ struct saver_outcome {
     size_t changed;     // rules and pins: entries that went out of or came back into service;
                         // tables: entries that were taken
     bool replaced;      // a table: one of the same header stood there
+    size_t kept;        // of what only that one had
     char sentence[256]; // of an error, or a warning
 };
 typedef void saver_done(void *ctx, const struct saver_outcome *outcome);
@@ -49,9 +50,10 @@ int saver_put_entry(struct saver *s, enum layer layer, const struct rec_table_he
 // does.
 int saver_drop_entry(
     struct saver *s, enum layer layer, const char *key, saver_done *done, void *ctx);
-// Takes a whole table file: one of the same header and origin is replaced. Its entries must all be
-// imported, for nothing else was checked here. -EINVAL in the outcome of a text that is no such
-// table.
+// Takes a whole table file. Its entries must all be imported, without evidence of a sweep, for
+// nothing in it was measured here. Where a table of the same header and of imported entries stands,
+// the new entries take the place of equal keys and the others stay; a table with anything else in
+// it is left alone, and another file taken. -EINVAL in the outcome of a text that is no such table.
 int saver_put_table(
     struct saver *s, enum layer layer, const char *text, size_t len, saver_done *done, void *ctx);
 // A rule whose source is "sweep" holds even if it cannot be written, and is tried again.

@@ -52,5 +52,15 @@ void saver_batch_remove(struct batch *b, size_t at);
 // In the pool: each applies one change, and notes in its outcome what came of it.
 void saver_put_in_table(struct batch *b, struct change *c);
 void saver_put_table_file(struct batch *b, struct change *c);
+
+// Writes a table's new text and puts it in place of the old one.
+int saver_replace_table(
+    struct batch *b, const char *path, enum layer layer, const struct buf *text, struct diag *d);
+// Finds the table that a header's entries go to: the one of the name it asks for, unless something
+// else stands there, or what stands there does not suit (NULL = all do). `*base` is NULL if none is
+// there yet; `c->outcome.file` gets the path.
+typedef bool saver_suits(const struct table *t);
+int saver_find_home(struct batch *b, struct change *c, const struct rec_table_header *header,
+    saver_suits *suits, struct table **base, struct diag *d);
 void saver_drop_from_tables(struct batch *b, struct change *c);
 void saver_change_rule(struct batch *b, struct change *c);

@@ -79,7 +79,7 @@ static int check_table(const struct buf *text, const char *path, struct diag *d)
 }
 
 // Writes a table's new text and puts it in place of the old one.
-static int replace_table(
+int saver_replace_table(
     struct batch *b, const char *path, enum layer layer, const struct buf *text, struct diag *d)
 {
     struct store_table *t;
@@ -113,7 +113,7 @@ static int write_table(struct batch *b, const char *path, enum layer layer,
     int r = table_write(header, base, add, add ? 1 : 0, &drop, drop ? 1 : 0, &text);
 
     if (!r)
-        r = replace_table(b, path, layer, &text, d);
+        r = saver_replace_table(b, path, layer, &text, d);
     table_free(base);
     buf_fini(&text);
     return r;
@@ -142,8 +142,8 @@ static bool is_home(const struct table *t, const struct rec_table_header *header
 
 // Finds the table that an entry goes to: the one of the name its header asks for, unless something
 // else stands there. Names decide nothing: files are renamed, and two headers may ask for one name.
-static int find_home(struct batch *b, struct change *c, const struct rec_table_header *header,
-    struct table **base, struct diag *d)
+int saver_find_home(struct batch *b, struct change *c, const struct rec_table_header *header,
+    saver_suits *suits, struct table **base, struct diag *d)
 {
     const char *dir = loader_dir(b->paths, c->layer);
     char name[TABLE_NAME_MAX_BYTES];
@@ -158,7 +158,7 @@ static int find_home(struct batch *b, struct change *c, const struct rec_table_h
             snprintf(number, sizeof number, ",%d", i);
         snprintf(c->outcome.file, sizeof c->outcome.file, "%s/%s%s.json", dir, name, number);
         r = base_table(b, c->outcome.file, base, d);
-        if (r || !*base || is_home(*base, header))
+        if (r || !*base || (is_home(*base, header) && (!suits || suits(*base))))
             return r;
         *base = table_free(*base);
     }
@@ -179,7 +179,7 @@ void saver_put_in_table(struct batch *b, struct change *c)
         r = record_decode(
             &rec_type_entry, c->record, strlen(c->record), RECORD_STRICT, &entry, &a, &d);
     if (!r)
-        r = find_home(b, c, &header, &base, &d);
+        r = saver_find_home(b, c, &header, NULL, &base, &d);
     if (!r) {
         kept = base ? base->header : header;
         kept.ladder = header.ladder; // a recipe that grew brings its new buckets
@@ -188,59 +188,6 @@ void saver_put_in_table(struct batch *b, struct change *c)
     if (r)
         saver_fault(c, r > 0 ? -EINVAL : r, d.sentence[0] ? &d : NULL);
     arena_fini(&a);
-}
-
-// What was not measured here may not say that it was.
-static int check_imported(const struct table *t, struct diag *d)
-{
-    for (size_t i = 0; i < t->n; i++)
-        if (t->entries[i].state != ENTRY_IMPORTED) {
-            diag_set(d, NULL, "line %u: an entry from elsewhere is imported, not %s",
-                t->entries[i].line, entry_state_name((enum entry_state)t->entries[i].state));
-            return -EINVAL;
-        }
-    return 0;
-}
-
-// Finds the file of a table: that of the same header and origin, else a free name.
-static int place_table(struct batch *b, struct change *c, const struct table *t, struct diag *d)
-{
-    const char *op = t->n ? op_infos[t->entries[0].op].name : "empty";
-    struct change probe = { .layer = c->layer, .op = (char *)(uintptr_t)op };
-    struct table *home = NULL;
-    int r = find_home(b, &probe, &t->header, &home, d);
-
-    c->outcome = probe.outcome;
-    c->outcome.replaced = home != NULL;
-    table_free(home);
-    return r;
-}
-
-void saver_put_table_file(struct batch *b, struct change *c)
-{
-    struct table *t = NULL;
-    struct diag d = { 0 };
-    struct buf text = { 0 };
-    size_t len = strlen(c->record);
-    char *copy = strdup(c->record);
-    int r = copy ? table_read(copy, len, NULL, &t, &d) : -ENOMEM;
-
-    if (!r)
-        r = check_imported(t, &d);
-    if (!r)
-        r = place_table(b, c, t, &d);
-    if (!r) {
-        buf_add(&text, c->record, len);
-        r = buf_error(&text);
-    }
-    if (!r)
-        r = replace_table(b, c->outcome.file, c->layer, &text, &d);
-    if (!r)
-        c->outcome.changed = t->n;
-    else
-        saver_fault(c, r > 0 ? -EINVAL : r, d.sentence[0] ? &d : NULL);
-    buf_fini(&text);
-    table_free(t);
 }
 
 void saver_drop_from_tables(struct batch *b, struct change *c)

@@ -59,6 +59,11 @@ uint32_t exchange_parts(const struct fi_cache *c);
 int exchange_in(const struct exchange_in *in, struct buf *out, struct exchange_outcome *outcome,
     struct diag *d);
 
+// Does a table say of FlashInfer's files what they can mean: is each file_key one that its entry's
+// problem can stand under, and the file's environment that of the header? Returns 0 or
+// EXCHANGE_E_REFUSED with the line.
+int exchange_check(const struct table *t, struct diag *d);
+
 // The file of a table's hits and defaults. `metadata` (JSON) replaces the table's own, NULL keeps
 // it. Entries that were swept here get the key under which the metadata's FlashInfer looks them up.
 // Returns 0, EXCHANGE_E_REFUSED (nothing in it is FlashInfer's, or the metadata is of an

@@ -72,7 +72,8 @@ static const char *runner_in(const char *key, struct arena *a)
     return n && n->kind == PY_STR ? arena_copy(a, key + n->at + 1, n->len - 2u) : NULL;
 }
 
-// Fills key and runner of an entry that FlashInfer never filed. False: no operation of its own.
+// Fills key and runner of an entry that FlashInfer never filed. Returns 0, FAMILY_E_UNKNOWN or
+// -ENOMEM.
 static int spell(struct export *ex, const struct rec_entry *rec, struct fi_entry *e)
 {
     struct buf key = { 0 }, runner = { 0 };
@@ -116,6 +117,74 @@ static int put_entry(struct export *ex, const struct rec_entry *rec, struct aren
     return 0;
 }
 
+// --- what may go out ---
+
+static int refuse_fact(struct diag *d, enum fact fact, const char *have, const char *want)
+{
+    diag_set(d, NULL, "its entries hold for %s %s, not for %s", fact_name(fact),
+        have[0] ? have : "unknown",
+        !want[0]             ? "unknown"
+        : !strcmp(want, "*") ? "any"
+                             : want);
+    return EXCHANGE_E_REFUSED;
+}
+
+static int check_key(const struct table_entry *e, const struct rec_entry *rec, struct diag *d)
+{
+    struct family_key f;
+    struct diag why = { 0 };
+    struct key k;
+    uint32_t dim;
+    int r = family_read(rec->file_key, &f, &why);
+
+    key_parse(rec->key, strlen(rec->key), &k, NULL); // the table was read
+    if (!r && family_agrees(&f, &k, &dim) && key_tokens(&f.key) == key_tokens(&k) &&
+        family_fits(rec->file_key, &k))
+        return 0;
+    diag_at(d, e->line, 0);
+    diag_set(d, "file_key", "%s",
+        r ? why.sentence[0] ? why.sentence : "no op stands for its operation"
+          : "is the key of another problem");
+    return EXCHANGE_E_REFUSED;
+}
+
+// A header and its file's metadata say the same environment.
+static int check_header(const struct table *t, struct diag *d)
+{
+    struct fingerprint said;
+
+    if (!t->header.flashinfer)
+        return 0;
+    flashinfer_facts(t->header.flashinfer->metadata, &said);
+    for (int i = 0; i < FACT_COUNT; i++)
+        if (said.value[i][0] && strcmp(said.value[i], t->fingerprint.value[i]) != 0) {
+            diag_at(d, 1, 0);
+            diag_set(d, "flashinfer.metadata", "says %s %s, the header's fingerprint %s",
+                fact_name((enum fact)i), said.value[i],
+                t->fingerprint.value[i][0] ? t->fingerprint.value[i] : "unknown");
+            return EXCHANGE_E_REFUSED;
+        }
+    return 0;
+}
+
+int exchange_check(const struct table *t, struct diag *d)
+{
+    struct arena scratch = { 0 };
+    int r = check_header(t, d);
+
+    for (size_t i = 0; i < t->n && !r; i++) {
+        const struct table_entry *e = &t->entries[i];
+        struct rec_entry rec = { 0 };
+
+        r = record_decode(&rec_type_entry, e->text, e->text_len, RECORD_STRICT, &rec, &scratch, d);
+        if (!r && rec.file_key)
+            r = check_key(e, &rec, d);
+        arena_clear(&scratch);
+    }
+    arena_fini(&scratch);
+    return r > 0 ? EXCHANGE_E_REFUSED : r;
+}
+
 // What is carried may depend on all that its file says.
 static uint32_t stated_facts(const struct table *t)
 {
@@ -133,21 +202,24 @@ static int check_environment(struct export *ex, bool is_own)
     uint32_t needed = stated_facts(ex->t), which = 0;
     enum fingerprint_match match;
     struct key k;
-    int fact = 0;
 
     for (size_t i = 0; i < ex->t->n; i++)
         if (key_parse(ex->t->entries[i].text + TABLE_KEY_OFFSET, ex->t->entries[i].key_len, &k,
                 NULL) == 0)
             needed |= key_facts(&k);
     match = facts_compare(&ex->t->fingerprint, &ex->fp, needed, &which);
-    if (match == FINGERPRINT_SAME || (is_own && match == FINGERPRINT_UNKNOWN))
-        return 0; // what was imported without knowing may go out as it came
-    while (!(which >> fact & 1))
-        fact++;
-    diag_set(ex->d, NULL, "its entries hold for %s %s, not for %s", fact_name((enum fact)fact),
-        ex->t->fingerprint.value[fact][0] ? ex->t->fingerprint.value[fact] : "unknown",
-        ex->fp.value[fact][0] ? ex->fp.value[fact] : "unknown");
-    return EXCHANGE_E_REFUSED;
+    for (int i = 0; i < FACT_COUNT; i++) {
+        const char *have = ex->t->fingerprint.value[i], *want = ex->fp.value[i];
+
+        // Any environment is another one, unless the entries hold for any.
+        if (needed >> i & 1 && !strcmp(want, "*") && strcmp(have, "*") != 0)
+            return refuse_fact(ex->d, (enum fact)i, have, want);
+        // What was imported without knowing may go out as it came.
+        if (which >> i & 1 && match != FINGERPRINT_SAME &&
+            !(is_own && match == FINGERPRINT_UNKNOWN))
+            return refuse_fact(ex->d, (enum fact)i, have, want);
+    }
+    return 0;
 }
 
 static int put_entries(struct export *ex)
@@ -229,9 +301,11 @@ static int open_export(struct export *ex, const char *metadata)
 int exchange_out(const struct table *t, const char *metadata, struct fi_cache **out, struct diag *d)
 {
     struct export ex = { .t = t, .c = flashinfer_new(NULL), .d = d };
-    int r = ex.c ? open_export(&ex, metadata) : -ENOMEM;
+    int r = ex.c ? exchange_check(t, d) : -ENOMEM;
 
     *out = NULL;
+    if (!r)
+        r = open_export(&ex, metadata);
     if (!r)
         r = check_environment(&ex, !metadata);
     if (!r)

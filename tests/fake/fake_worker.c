@@ -10,6 +10,7 @@
 //   jitter=0.01         deviation of log time      seed=1    of the jitter
 //   sleep=0             1: launches take real time  jit_us=0  added to the untimed launch
 //   flush_ms=0          real time before each launch        start_ms=0  real time before hello
+//   op=matmul           what it can run
 //   backend=onednn      program=..., method=...    fact.NAME=VALUE of the fingerprint
 //   once=FILE           misbehave only while FILE does not exist; the first fault creates it
 // Events: hello open look check run close. Behaviours:
@@ -96,6 +97,7 @@ static bool read_setting(struct fake *f, const char *name, const char *value)
         { "sleep", NULL, &f->sleep, NULL },
         { "flush_ms", NULL, &f->flush_ms, NULL },
         { "start_ms", NULL, &f->start_ms, NULL },
+        { "op", NULL, NULL, &f->backend.ops[0] },
         { "backend", NULL, NULL, &f->backend.name },
         { "program", NULL, NULL, &f->backend.program },
         { "method", NULL, NULL, &f->backend.method },

@@ -317,6 +317,102 @@ def test_names_cannot_leave_their_folder(build):
             expect(d.take("export", answer["file"]) == la.cache(meta), "another text")
 
 
+def test_a_partial_file_renews_and_keeps(build):
+    """A second, smaller tuning run loses nothing; two models without a recipe do not meet."""
+    with Node(build) as d:
+        meta, options = la.metadata(), ("--recipe", "kimi-k3", "--layout", "ep=8,tp=1")
+        d.take("import", *options, d.write("whole.json", la.cache(meta)))
+        out = d.take("import", *options, d.write("part.json", la.cache(meta, buckets=[1, 2, 16], salt=3)))
+        expect("3 entries" in out and "18 of before stay" in out, "not told", out)
+        with d.client(**la.facts_of(meta)) as c:
+            for tokens in la.BUCKETS:
+                expect_hit(c.lookup(la.problem(tokens, "ep=8,tp=1")), la.tactic(tokens, 3 if tokens in (1, 2, 16) else 0), tokens)
+        (file,) = d.learned()
+        keys = json.loads(d.take("export", str(d.dir / "state/tables" / file)))
+        expect(len(keys) == 22, "not all entries go out", len(keys))
+        # Where nobody joins them, nothing is overwritten.
+        code, _, err = d.say("import", *options, "--out", str(d.files / "out"), str(d.files / "whole.json"),
+                             str(d.files / "part.json"))
+        expect(code == 2, "not a directory", code, err)
+        (d.files / "out").mkdir()
+        code, _, err = d.say("import", *options, "--out", str(d.files / "out"), str(d.files / "whole.json"),
+                             str(d.files / "part.json"))
+        expect(code == 2 and "another of these files" in err and len(list((d.files / "out").iterdir())) == 1, "overwritten", err)
+
+
+def raw_import(d, text):
+    with Client(d.dir / "run/control/sock") as c:
+        return c.ask("import", text.encode())
+
+
+def test_what_was_measured_stays(build):
+    """An import neither takes the place of a sweep's entries nor claims to be one."""
+    meta = la.metadata()
+    with Node(build) as d:
+        path = d.write(la.name("ep=8,tp=1", meta), la.cache(meta, buckets=[16, 32]))
+        d.take("import", "--out", str(d.files / "t.json"), path)
+        text = (d.files / "t.json").read_text()
+        swept = text.replace('"state":"imported"', '"state":"confirmed","date":"2026-12-01T00:00:00Z"')
+        d.take("import", path)
+        (file,) = d.learned()
+        (d.dir / "state/tables" / file).write_text(swept.replace("[16,", "[8,", 1))
+        d.tunectl("reload")
+        d.take("import", path)
+        expect(len(d.learned()) == 2 and d.learned()[file].decode() == swept.replace("[16,", "[8,", 1), "a sweep was replaced")
+        with d.client(**la.facts_of(meta)) as c:
+            expect(c.lookup(la.problem(16, "ep=8,tp=1"))["state"] == "confirmed", "an import goes first")
+        for what, old, new in (
+                ("a date", '"state":"imported"', '"state":"imported","date":"2099-01-01T00:00:00Z"'),
+                ("a sweep", '"state":"imported"', '"state":"imported","sweep":"9"'),
+                ("rounds", '"state":"imported"', '"state":"imported","rounds":99'),
+                ("another problem's key", f'"file_key":"{la.file_key(16)}"', f'"file_key":"{la.file_key(32)}"'),
+                ("another environment", '\\"gpu\\":\\"Look Alike 3000\\"', '\\"gpu\\":\\"Look Alike 4000\\"')):
+            expect(old in text, what)
+            reply = raw_import(d, text.replace(old, new, 1))
+            expect(reply.status == "FAILED", f"{what} was taken", reply)
+            lie = d.write("lie.json", text.replace(old, new, 1))
+            if "another" in what:
+                for args in (("check", lie), ("export", lie)):
+                    code, _, err = d.say(*args)
+                    expect(code == 1, f"{what}: {args[0]}", code, err)
+        for lie in ({"gpu": "*"}, {"flashinfer_version": "*"}, {"flashinfer_version": "0.7.4"}):
+            code, out, err = d.say("export", str(d.files / "t.json"), "--metadata", json.dumps({**meta, **lie}))
+            expect(code == 1 and not out and "hold for" in err, "it claims more than it holds for", lie, out[:200])
+
+
+def test_a_missing_bucket_is_queued(build):
+    """8193 tokens at tune_max 16384: the bucket that is missing, and nothing else, is swept."""
+    meta = la.metadata()
+    facts = [f"fact.{k}={v}" for k, v in la.facts_of(meta).items()]
+    with Node(build, sweep={"when": "always"}).fake("op=trtllm_fp4_moe", "backend=flashinfer",
+                                                    "times=100,80,120", "jitter=0.002", *facts, section="gpu",
+                                                    backend="flashinfer", device="0") as d:
+        d.wait_ready("gpu")
+        d.take("import", "--max", "16384", d.write(la.name("ep=8,tp=1", meta), la.cache(meta)))
+        with d.client(**la.facts_of(meta)) as c:
+            answer = c.lookup(la.problem(8193, "ep=8,tp=1"))
+            expect(answer["kind"] == "miss" and "tokens=16384," in answer["key"], "not the missing bucket", answer)
+            expect(answer["reason"] in ("unseeded", "sweeping"), "it will not be swept", answer)
+            d.wait_answer(la.problem(16384, "ep=8,tp=1"), section="gpu")
+        expect(d.counter("sweeps_started") == 1, "more was swept than the missing bucket", d.status()["sweeps"])
+
+
+def test_a_shell_asks_as_a_server_would(build):
+    meta = la.metadata()
+    with Node(build) as d:
+        d.take("import", d.write(la.name("ep=8,tp=1", meta), la.cache(meta)))
+        path = d.write("metadata.json", json.dumps(meta))
+        for given in (json.dumps(meta), path):
+            code, answer, err = d.tunectl("lookup", la.problem(17, "ep=8,tp=1"), "--metadata", given)
+            expect(code == 0 and answer["tactic"] == la.tactic(32), "not the bucket's tactic", answer, err)
+        for command in (("pin", la.problem(16, "ep=8,tp=1"), "[16,1]"), ("table", "kimi-k3", "--job", "j")):
+            code, _, err = d.say(*command)
+            expect(code == 2 and "--metadata" in err, "what binds was done for this machine's CPU", command, err)
+        d.take("pin", la.problem(16, "ep=8,tp=1"), "[16,1]", "--metadata", path)
+        with d.client(**la.facts_of(meta)) as c:
+            expect(c.lookup(la.problem(16, "ep=8,tp=1"))["tactic"] == [16, 1], "the pin is not served")
+
+
 def test_adopt_takes_what_engines_made(build):
     with Node(build) as d:
         meta = la.metadata()
@@ -332,14 +428,24 @@ def test_adopt_takes_what_engines_made(build):
         sglang = d.files / "sglang/flashinfer/autotune/0.6.16/sm100/0123456789abcdef"
         sglang.mkdir(parents=True)
         for rank in range(3):
-            (sglang / f"rank_tp{rank}_pp0_dp0.json").write_text(la.cache(meta, salt=rank % 2))
+            (sglang / f"rank_tp{rank}_pp0_dp0.json").write_text(la.cache(meta, salt=rank))
         before = d.learned()
         code, _, err = d.say("adopt", str(d.files / "sglang"), *options)
         expect(code == 1 and "conflict" in err and "rank_tp0" in err and "rank_tp1" in err and d.learned() == before,
                "a conflict was settled in silence", code, err)
-        d.take("adopt", str(d.files / "sglang"), *options, "--prefer", "rank_tp1")
+        for rank in range(3):
+            d.take("adopt", str(d.files / "sglang"), *options, "--prefer", f"rank_tp{rank}")
+            with d.client(**la.facts_of(meta)) as c:
+                expect_hit(c.lookup(la.problem(16, "ep=8,tp=1")), la.tactic(16, rank), 16)
+        # What one file has beside the other is no contradiction.
+        parts = d.files / "parts"
+        parts.mkdir()
+        (parts / "a.json").write_text(la.cache(meta, buckets=la.BUCKETS[:10]))
+        (parts / "b.json").write_text(la.cache(meta, buckets=la.BUCKETS[9:]))
+        d.take("adopt", str(parts), *options)
         with d.client(**la.facts_of(meta)) as c:
-            expect_hit(c.lookup(la.problem(16, "ep=8,tp=1")), la.tactic(16, 1), 16)
+            for tokens in la.BUCKETS:
+                expect_hit(c.lookup(la.problem(tokens, "ep=8,tp=1")), la.tactic(tokens), tokens)
         # Links that lead back up are not followed, and what is no file is not opened.
         for i in range(8):
             (vllm / f"link{i}").symlink_to("..")
@@ -427,5 +533,7 @@ if __name__ == "__main__":
          test_a_layout_that_nobody_says_is_asked_for, test_the_drill_of_the_seed, test_undated_imports_that_disagree,
          test_a_larger_ladder_is_a_missing_bucket, test_unknown_versions_are_never_served,
          test_bad_files_are_refused_whole, test_the_door_takes_tables_only, test_names_cannot_leave_their_folder,
+         test_a_partial_file_renews_and_keeps,
+         test_what_was_measured_stays, test_a_missing_bucket_is_queued, test_a_shell_asks_as_a_server_would,
          test_adopt_takes_what_engines_made, test_a_v2_store_goes_out_and_comes_back,
          test_wildcards_only_where_nothing_depends, test_a_file_with_two_ladders])
