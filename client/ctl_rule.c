@@ -170,8 +170,12 @@ int ctl_deny(struct ctl *c)
         if (c->o.opt_json)
             ctl_print_raw(&told);
         else
-            print_pair("denied", PRINT_GOOD, "rule %s takes %llu entr%s out of service", tell->id,
+            print_pair("denied", tell->filtered ? PRINT_GOOD : PRINT_BAD,
+                "rule %s takes %llu entr%s out of service", tell->id,
                 (unsigned long long)tell->filtered, tell->filtered == 1 ? "y" : "ies");
+        if (!tell->filtered)
+            print_error("nothing here has that tactic now. The number of tokens in KEY is a bucket "
+                        "and is not mapped; * is any");
         told_fini(&told);
         code = CTL_DONE;
     }

@@ -46,7 +46,7 @@ void ctl_show_differences(const char *head, const struct rec_difference *rows, s
             snprintf(rank, sizeof rank, "rank %llu", (unsigned long long)d->rank);
         print_pair(head, PRINT_BAD, "%s is %s on rank %llu and %s on %s%s", d->fact, d->have,
             (unsigned long long)d->have_rank, d->want, rank,
-            d->bears ? ", which gets no snapshot" : "; no entry depends on it");
+            d->bears ? ", which gets no snapshot" : "; what is in it is valid for both");
     }
 }
 

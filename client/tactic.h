@@ -228,8 +228,9 @@ const char *tactic_table_digest(const struct tactic_table *table);
 const char *tactic_table_text(const struct tactic_table *table, size_t *len);
 // Problems answered, and problems of the recipe (equal for a table that was only read).
 void tactic_table_coverage(const struct tactic_table *table, uint64_t *covered, uint64_t *total);
-// In what this rank's environment differs from the job's first, in words, where no answer of the
-// table depends on it; "" if in nothing. Borrowed.
+// What is to be known of a table that is valid here: in what this rank's environment differs from
+// that of the job's first, and that imported tables dispute answers. In words; "" if nothing.
+// Borrowed.
 const char *tactic_table_warning(const struct tactic_table *table);
 // How many rows there are: greatest index + 1.
 uint32_t tactic_table_rows(const struct tactic_table *table);

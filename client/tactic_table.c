@@ -268,7 +268,7 @@ int tactic_table_read(const char *text, size_t len, const char *digest, struct t
 
 // --- fetching ---
 
-// In what this rank differs from its job's first one, each fact.
+// In what this rank differs from its job's first one, each fact; and what imports dispute.
 static void take_warning(
     struct tactic *t, const struct rec_tell_table *tell, char out[TACTIC_ERROR_BYTES])
 {
@@ -281,8 +281,13 @@ static void take_warning(
             "%s%s is %s on rank %llu and %s here", i ? "; " : "", d->fact, d->have,
             (unsigned long long)d->have_rank, d->want);
     }
+    if (tell->disputed && len < TACTIC_ERROR_BYTES)
+        len += (size_t)snprintf(out + len, TACTIC_ERROR_BYTES - len,
+            "%s%llu answers are disputed among imported tables, none of them made under the "
+            "versions here",
+            len ? "; " : "", (unsigned long long)tell->disputed);
     if (len)
-        tactic_say(t, TACTIC_LOG_WARNING, "job %s: %s", t->asker.job, out);
+        tactic_say(t, TACTIC_LOG_WARNING, "%s%s%s", t->asker.job, t->asker.job[0] ? ": " : "", out);
 }
 
 static int take_snapshot(struct tactic *t, struct told *told, struct tactic_table **out)

@@ -40,6 +40,7 @@ struct handlers {
     struct rank *ranks;
     unsigned n_ranks;
     bool is_checking; // jobs are left to be compared with the rules in force
+    bool is_busy;     // jobs are left whose snapshot may be made, or whose ranks can be answered
     uint64_t ready_ms, pid;
 };
 
@@ -84,6 +85,8 @@ const struct rec_table_header *handlers_recipe_header(
     const struct handlers *h, const struct rec_table_header *header);
 // Answers a lookup with an entry, or with a miss of this reason, which is counted.
 void call_entry(struct call *c, const struct store_answer *found);
+// Counts and tells an answer that imports dispute and the asker's versions do not settle.
+void handlers_note_conflict(struct handlers *h, const struct store_answer *found);
 void call_miss(struct call *c, enum reason reason, struct rec_tell_lookup *tell);
 // The same of a miss that was made by handlers_answer.
 void call_tell_miss(struct call *c, const struct rec_tell_lookup *tell);
@@ -97,13 +100,16 @@ bool call_key(struct call *c, const char *text, const char *field, struct key *o
 // A recipe's answers in the asker's environment as a table file.
 struct composed {
     struct buf text;
-    uint64_t covered, total;
+    uint64_t covered, total, disputed;
 };
 // Composed if it is whole, or with `force`; else the first problem that is not answered ends it,
 // and `covered` counts those before. Returns 0 or below it.
 int handlers_compose(struct handlers *h, const struct recipe *r,
     const struct rec_recipe_layout *layout, struct store_asker *asker, bool confirmed, bool force,
     struct composed *out);
+// Answers with a snapshot.
+void handlers_tell_table(struct handlers *h, const struct server_peer *to,
+    struct rec_tell_table *tell, uint64_t disputed, const char *text, size_t len);
 // Answers a table request of no job if it can be; with `force` whatever its coverage. True:
 // answered.
 bool handlers_table(struct handlers *h, const struct server_peer *to, const char *recipe,

@@ -225,8 +225,8 @@ static void on_wake(void *ctx, uint64_t at_ms)
 
     if (!at_ms)
         uv_timer_stop(&d->waiters);
-    else
-        uv_timer_start(&d->waiters, on_waiters_due, at_ms > now ? at_ms - now : 0, 0);
+    else // a timer that is due at once would run again in this very turn of the loop
+        uv_timer_start(&d->waiters, on_waiters_due, at_ms > now ? at_ms - now : 1, 0);
 }
 
 // The control socket's directory keeps strangers out, whatever a client library does with socket

@@ -444,11 +444,11 @@ void call_entry(struct call *c, const struct store_answer *found)
 }
 
 // Two files claim the problem with as much right: said once for the table that answers.
-static void note_conflict(struct call *c, const struct store_answer *found)
+void handlers_note_conflict(struct handlers *h, const struct store_answer *found)
 {
     struct store_table *t = found->table;
 
-    c->h->stats->conflicts++;
+    h->stats->conflicts++;
     if (t->told_conflict)
         return;
     t->told_conflict = true;
@@ -499,7 +499,7 @@ void on_lookup(struct call *c)
     store_find(c->h->store, asker, r->body, r->body_len, &found);
     if (found.kind != KIND_MISS) {
         if (found.conflict)
-            note_conflict(c, &found);
+            handlers_note_conflict(c->h, &found);
         call_entry(c, &found);
         return;
     }

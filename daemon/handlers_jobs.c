@@ -12,6 +12,10 @@
 #include "daemon/log.h"
 #include "proto/digest.h"
 
+#define JOBS_FORMED_AT_ONCE 1 // snapshots made in one turn of the loop: each may have 4096 entries
+#define JOBS_SENT_AT_ONCE_BYTES                                                                    \
+    (1u << 20) // of snapshots sent in one turn, and the one that is beyond
+
 // --- one rank's answer ---
 
 // "onednn is 2.6.3 on rank 0 and 2.7 on rank 3, driver is ..."
@@ -40,8 +44,8 @@ static void note_difference(struct handlers *h, struct job *job, const struct fi
         log_warning(
             "ranks of a job differ, one gets no snapshot", "job=%s what=%s", job->name, what);
     else
-        log_warning(
-            "ranks of a job differ in what no entry depends on", "job=%s what=%s", job->name, what);
+        log_warning("ranks of a job differ; what it holds is valid for all", "job=%s what=%s",
+            job->name, what);
 }
 
 static void refuse_rank(struct handlers *h, const struct rank *k, struct rec_difference *rows,
@@ -66,15 +70,14 @@ static void give_snapshot(
         .born = k->pid ? h->hooks.born(h->hooks.ctx, k->pid) : 0 };
     struct job_clock clock = h->hooks.clock(h->hooks.ctx);
     const struct table *t = job->snapshot->table;
+    struct rec_tell_table tell;
 
     if (job_note_asker(job, &asker, clock.now_ms))
         handlers_job_save(h, job);
-    handlers_tell(h, &k->peer,
-        &(struct rec_tell_table){ .digest = job->digest,
-            .covered = job->covered,
-            .total = job->total,
-            .differs = { rows, n } },
-        t->text, t->len);
+    tell = (struct rec_tell_table){
+        .digest = job->digest, .covered = job->covered, .total = job->total, .differs = { rows, n }
+    };
+    handlers_tell_table(h, &k->peer, &tell, job->disputed, t->text, t->len);
 }
 
 // May anybody get anything now? False: answered.
@@ -164,13 +167,28 @@ void handlers_drop_ranks(struct handlers *h)
     h->n_ranks = 0;
 }
 
-static void answer_ranks(struct handlers *h, const struct job *job)
+// Answers ranks whose job was fixed meanwhile, as many as a turn of the loop may send.
+static void answer_ranks(struct handlers *h)
 {
-    struct rank *ranks = take_ranks(h, job);
+    size_t bytes = 0;
 
-    for (const struct rank *k = ranks; k; k = k->next)
+    for (struct rank **at = &h->ranks; *at;) {
+        struct rank *k = *at;
+
+        if (k->job->state == JOB_FORMING) {
+            at = &k->next;
+            continue;
+        }
+        if (bytes > JOBS_SENT_AT_ONCE_BYTES) {
+            h->is_busy = true;
+            return;
+        }
+        *at = k->next;
+        h->n_ranks--;
+        bytes += k->job->bytes;
         answer_rank(h, k);
-    free_ranks(ranks);
+        free(k);
+    }
 }
 
 // The job cannot be: all that wait for it are told why, and it is as if nobody had asked.
@@ -214,7 +232,7 @@ static void on_fixed(
         job->digest, job->recipe, job->layout, (unsigned long long)job->covered,
         (unsigned long long)job->total, (unsigned long long)job->rank);
     h->hooks.event(h->hooks.ctx, "job", NULL, text);
-    answer_ranks(h, job);
+    h->is_busy = true; // its ranks are answered in the next turns
     handlers_rearm(h);
 }
 
@@ -266,26 +284,40 @@ static void form(struct handlers *h, struct job *job, uint64_t now_ms)
     const struct recipe *r = saver_recipe(h->saver, job->recipe);
     const struct rec_recipe_layout *layout = r ? recipe_layout(r, job->layout) : NULL;
     struct store_asker *asker = layout ? store_hello(h->store, &job->fp) : NULL;
+    uint64_t generation = store_generation(h->store)->number;
     bool force = is_due(h, job, now_ms);
     struct composed s = { 0 };
+
+    if (!force && job->looked == generation)
+        return; // nothing was published since
+    job->looked = generation;
 
     if (!layout)
         give_up(h, job, STATUS_NOT_FOUND, "the job's recipe was removed while it waited");
     else if (!asker || handlers_compose(h, r, layout, asker, job->confirmed, force, &s))
         give_up(h, job, STATUS_FAILED, "the snapshot could not be made");
-    else if (s.covered == s.total || force)
+    else if (s.covered == s.total || force) {
+        job->disputed = s.disputed;
         fix(h, job, &s);
+    }
     buf_fini(&s.text);
 }
 
 void handlers_jobs_serve(struct handlers *h, uint64_t now_ms, bool is_published)
 {
-    for (size_t i = 0; i < h->jobs->n;) {
-        struct job *job = h->jobs->job[i];
+    uint64_t generation = store_generation(h->store)->number;
+    size_t formed = 0;
 
-        if (job->state == JOB_FORMING && !job->is_writing &&
-            (is_published || is_due(h, job, now_ms)))
+    h->is_busy = false;
+    answer_ranks(h);
+    for (size_t i = 0; i < h->jobs->n && formed <= JOBS_FORMED_AT_ONCE;) {
+        struct job *job = h->jobs->job[i];
+        bool may = job->state == JOB_FORMING && !job->is_writing &&
+                   (job->looked != generation || is_due(h, job, now_ms));
+
+        if (may && formed++ < JOBS_FORMED_AT_ONCE)
             form(h, job, now_ms);
+        h->is_busy = h->is_busy || formed > JOBS_FORMED_AT_ONCE;
         i += i < h->jobs->n && h->jobs->job[i] == job;
     }
     if (is_published || h->is_checking)
@@ -294,7 +326,7 @@ void handlers_jobs_serve(struct handlers *h, uint64_t now_ms, bool is_published)
 
 uint64_t handlers_jobs_due(const struct handlers *h)
 {
-    uint64_t at = h->is_checking ? 1 : 0; // at once
+    uint64_t at = h->is_checking || h->is_busy ? 1 : 0; // at once
 
     for (const struct rank *k = h->ranks; k; k = k->next)
         if (!k->job->is_writing && (!at || k->deadline_ms < at))
@@ -373,7 +405,7 @@ static bool means_it(struct call *c, const struct job *job)
     return false;
 }
 
-static void wait_with(struct call *c, struct job *job, const struct rank *asks)
+static void wait_with(struct call *c, const struct rank *asks)
 {
     struct rank *k = malloc(sizeof *k), **end = &c->h->ranks;
 
@@ -384,8 +416,7 @@ static void wait_with(struct call *c, struct job *job, const struct rank *asks)
         end = &(*end)->next;
     *end = k;
     c->h->n_ranks++;
-    if (!job->is_writing)
-        form(c->h, job, c->now_ms);
+    c->h->is_busy = true; // whether it can be answered is looked at in the next turns
     handlers_rearm(c->h);
 }
 
@@ -415,7 +446,7 @@ void call_join(struct call *c, const char *name)
         job = begin(c, name, store_asker_fingerprint(asker));
     k.job = job;
     if (job && job->state == JOB_FORMING)
-        wait_with(c, job, &k);
+        wait_with(c, &k);
     else if (job)
         answer_rank(h, &k);
 }

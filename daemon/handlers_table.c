@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // handlers_table: the message table: a recipe's answers as they are now, composed to a snapshot.
 // Part of handlers; where ranks must agree, handlers_jobs.c has the say.
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +52,7 @@ int handlers_compose(struct handlers *h, const struct recipe *r,
     const struct table_entry **entries = calloc(n + 1, sizeof *entries);
     const char *method = NULL;
     uint32_t facts = 0;
-    int e = keys && entries ? 0 : -1;
+    int e = keys && entries ? 0 : -ENOMEM;
 
     if (!e)
         recipe_keys(r, layout, keys, n);
@@ -71,6 +72,9 @@ int handlers_compose(struct handlers *h, const struct recipe *r,
         else if (strcmp(method, found.table->table->header.method) != 0)
             method = "mixed";
         entries[kept++] = found.entry;
+        out->disputed += found.conflict;
+        if (found.conflict)
+            handlers_note_conflict(h, &found);
     }
     out->covered = kept;
     out->total = n;
@@ -79,6 +83,14 @@ int handlers_compose(struct handlers *h, const struct recipe *r,
     free(keys);
     free(entries);
     return e;
+}
+
+void handlers_tell_table(struct handlers *h, const struct server_peer *to,
+    struct rec_tell_table *tell, uint64_t disputed, const char *text, size_t len)
+{
+    if (disputed)
+        REC_SET(tell, tell_table, disputed, disputed);
+    handlers_tell(h, to, tell, text, len);
 }
 
 bool handlers_table(struct handlers *h, const struct server_peer *to, const char *recipe,
@@ -104,10 +116,10 @@ bool handlers_table(struct handlers *h, const struct server_peer *to, const char
         buf_fini(&s.text);
         return false;
     } else {
+        struct rec_tell_table tell = { .digest = hex, .covered = s.covered, .total = s.total };
+
         digest_hex(s.text.data, s.text.len, hex);
-        handlers_tell(h, to,
-            &(struct rec_tell_table){ .digest = hex, .covered = s.covered, .total = s.total },
-            s.text.data, s.text.len);
+        handlers_tell_table(h, to, &tell, s.disputed, s.text.data, s.text.len);
     }
     buf_fini(&s.text);
     return true;

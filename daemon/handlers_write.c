@@ -10,6 +10,8 @@
 #include "daemon/call.h"
 #include "daemon/log.h"
 
+#define RELOAD_TOLD 16 // files not used that a reload logs; status has them all
+
 // --- want and sweep ---
 
 struct tally {
@@ -375,6 +377,10 @@ static void on_reloaded(void *ctx, const struct saver_outcome *o)
         tell.tables = store_generation(p->h->store)->n_tables;
         tell.refused.items = rows;
         tell.refused.n = rows ? l->n_refusals : 0;
+        log_info("reloaded", "tables=%zu refused=%zu", store_generation(p->h->store)->n_tables,
+            l->n_refusals);
+        for (size_t i = 0; rows && i < l->n_refusals && i < RELOAD_TOLD; i++)
+            log_warning("not used", "file=%s why=%s", rows[i].file, rows[i].sentence);
         handlers_tell(p->h, &p->peer, &tell, NULL, 0);
         free(rows);
     }

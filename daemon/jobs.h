@@ -62,6 +62,8 @@ struct job {
     struct job_difference *differences;
     size_t n_differences;
     struct store_deny *checked; // rules it was last compared with; owned, so the pointer is telling
+    uint64_t looked;   // generation in which its problems were not all answered; 0 = not looked yet
+    uint64_t disputed; // answers of its snapshot that imports dispute; told until the daemon ends
     bool is_writing, is_changed; // a write is under way; another is due
 };
 

@@ -142,8 +142,9 @@ static void answer_garbage(struct server *s, const struct server_request *r, con
 static bool slice(struct gate *g)
 {
     struct server *s = g->server;
+    uint64_t end_ns = uv_hrtime() + SERVER_SLICE_US * 1000;
 
-    for (int i = 0; i < SERVER_SLICE; i++) {
+    for (int i = 0; i < SERVER_SLICE && (i == 0 || uv_hrtime() < end_ns); i++) {
         struct server_request request;
         struct frames f;
         const char *what;

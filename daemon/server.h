@@ -9,7 +9,8 @@
 #include "proto/diag.h"
 #include "proto/wire.h"
 
-#define SERVER_SLICE      64   // requests a door handles before other events get their turn
+#define SERVER_SLICE      64  // requests a door handles before other events get their turn
+#define SERVER_SLICE_US   500 // and no new request after so long: a table takes longer than a lookup
 #define SERVER_BACKLOG    2048 // connections the kernel holds for us
 #define SERVER_PEER_BYTES 16   // libzmq's routing ids are 5 bytes
 #define SERVER_PATH_BYTES 108  // of sockaddr_un

@@ -32,6 +32,18 @@ struct scope {
     uint32_t facts;
 };
 
+// A table has at most one for each op and backend.
+enum {
+    MAX_SCOPES = 0
+#define OP(op, doc)
+#define WORD(op, dim, words, doc)
+#define SIZE(op, dim, min, doc)
+#define TOKENS(op, dim, doc)
+#define BACKEND(op, backend, facts, doc) +1
+#define END_OP(op)
+#include "proto/ops.def"
+};
+
 struct store_index {
     struct node *nodes;
     struct rung *rungs;
@@ -455,8 +467,7 @@ static bool build_index(struct build *b)
 
     for (size_t i = 0; i < b->g->n_tables; i++) {
         n += b->g->tables[i]->table->n;
-        n_scopes +=
-            b->g->tables[i]->table->n < 16 ? b->g->tables[i]->table->n : 16; // ops x backends
+        n_scopes += b->g->tables[i]->table->n < MAX_SCOPES ? b->g->tables[i]->table->n : MAX_SCOPES;
     }
     b->g->n_entries = n;
     x->nodes = malloc((n + 1) * sizeof *x->nodes);

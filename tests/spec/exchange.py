@@ -197,8 +197,13 @@ def test_undated_imports_that_disagree(build):
                 answer = c.lookup(la.problem(16, "ep=8,tp=1"))
                 expect_hit(answer, la.tactic(16, 1), 16)
             expect("92400" in answer["file"], "not the greatest name", answer)
+            told = c.ask("table", {"recipe": "kimi-k3", "layout": "ep=8,tp=1"}).body
+            expect(told["disputed"] == 21 and told["covered"] == 21, "the table does not say it", told)
+        with d.client(**la.facts_of(la.metadata())) as c:
+            told = c.ask("table", {"recipe": "kimi-k3", "layout": "ep=8,tp=1"}).body
+            expect("disputed" not in told and told["covered"] == 21, "no dispute under a file's own versions", told)
         warnings = [line for line in d.log().splitlines() if "dispute" in line]
-        expect(d.counter("conflicts") == 3 and len(warnings) == 1 and "92400" in warnings[0], "not told once", *warnings)
+        expect(d.counter("conflicts") == 24 and len(warnings) == 1 and "92400" in warnings[0], "not told once", *warnings)
 
 
 def test_a_larger_ladder_is_a_missing_bucket(build):

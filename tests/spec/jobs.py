@@ -613,10 +613,37 @@ def test_many_wait_and_one_connection_cannot_take_all_the_room(build):
         expect(len(row(d, "a")["ranks"]) == 308 and d.counter("loop_lag_us") < 200000 * slack(build), "odd", row(d, "a"))
 
 
+def test_many_jobs_of_a_large_recipe_leave_the_loop_its_turns(build):
+    """Snapshots are made and sent one by one, however many are due at once."""
+    buckets = [1, 2, 4, 8, 16, 32, 64, 128]
+    widths = [64 + 16 * i for i in range(256)]
+    ladder = {"kind": "list", "values": buckets, "above": "clamp"}
+    problems = [{"name": f"p{n}", "key": key("*", 128, n), "buckets": buckets} for n in widths]
+    big = {**RECIPE, "model": "big", "ladder": ladder, "layouts": [{"layout": "tp=1", "problems": problems}]}
+    keys = sorted(key(m, 128, n) for n in widths for m in buckets)[1:]  # one is missing: all wait
+    d = quiet(build)
+    add_recipe(d)
+    (d.dir / "packaged/recipes/big.json").write_text(json.dumps(big))
+    site(d, "big", table(*keys, tactic='{"id":9}', header={**HEADER, "model": "big", "ladder": ladder}))
+    with d:
+        clients = [asker(d) for _ in range(40)]
+        expect(clients[0].ask("table", {"recipe": "big"}).body["covered"] == len(keys), "the table does not answer")
+        one = d.counter("loop_lag_us")
+        for i, client in enumerate(clients):
+            client.put("table", {"recipe": "big", "job": f"job {i}", "rank": 0, "wait_ms": 500})
+        told = {json.loads(client.read()[1])["digest"] for client in clients}
+        for i, client in enumerate(clients):
+            client.put("table", {"recipe": "big", "job": "all", "rank": i, "wait_ms": 500})
+        told |= {json.loads(client.read()[1])["digest"] for client in clients}
+        expect(len(told) == 1, "not one answer", told)
+        expect(d.counter("loop_lag_us") < max(4 * one, 30000), "they were made in one turn", one, d.counter("loop_lag_us"))
+
+
 if __name__ == "__main__":
     run([test_64_processes_hold_one_snapshot, test_who_comes_while_the_first_waits_shares_its_answer,
          test_what_a_job_is_tied_to, test_ranks_of_other_facts_are_told, test_a_server_in_c_agrees_with_the_others,
          test_a_rule_revokes_and_a_denied_tactic_is_never_served, test_rules_that_cannot_be_read_deny_jobs_for_so_long,
          test_a_job_ends_a_day_after_the_last_ask_unless_a_process_lives, test_broken_files_block_their_names,
          test_what_cannot_be_written_is_not_told, test_a_kill_at_any_instant_tells_nobody_two_things,
-         test_jobs_are_bounded_and_the_bound_is_said, test_many_wait_and_one_connection_cannot_take_all_the_room])
+         test_jobs_are_bounded_and_the_bound_is_said, test_many_wait_and_one_connection_cannot_take_all_the_room,
+         test_many_jobs_of_a_large_recipe_leave_the_loop_its_turns])

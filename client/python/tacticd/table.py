@@ -39,8 +39,8 @@ class Table:
     digest    BLAKE2b-256 of the text, 64 hex digits
     covered   problems answered
     total     problems of the recipe; equal to covered of a table that was only read
-    warning   in what this rank's environment differs from the job's first, in words, where no answer depends on
-              it; "" if in nothing
+    warning   what is to be known of a table that is valid here: in what this rank's environment differs from
+              that of the job's first, and that imported tables dispute answers; in words, "" if nothing
     """
 
     def __init__(self, library, pointer):
