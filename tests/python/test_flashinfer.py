@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tacticd.flashinfer: FlashInfer seeded by a real daemon, and everything that can go wrong. FlashInfer itself is a
 stand-in here (stand_in/flashinfer); tests/flashinfer has the real packages."""
+import contextlib
 import importlib
 import json
 import os
@@ -59,6 +60,18 @@ class Here(Case):
         made = client(DAEMON, **options)
         self.addCleanup(made.close)
         return made
+
+    @contextlib.contextmanager
+    def denied(self, tokens, *tactic):
+        """The daemon denies the table's tactic for so many tokens, while this is open."""
+        key = self.client().flashinfer_problem(common.file_key(tokens), MODEL, LAYOUT)
+        code, told, err = DAEMON.tunectl("deny", key, *tactic, "--reason", "a test says so")
+        self.assertEqual(code, 0, err)
+        try:
+            yield
+        finally:
+            code, _, err = DAEMON.tunectl("allow", told["id"])
+            self.assertEqual(code, 0, err)
 
 
 class Seed(Here):
@@ -308,6 +321,54 @@ class Materialize(Here):
         os.mkfifo(self.folder / "pipe")
         self.assertRefuses(lambda: self.materialize(self.folder / "pipe"), "no file")
 
+    def test_denied_entries_go(self):
+        """They were written before the rule was there."""
+        path = self.folder / "f.json"
+        path.write_text(json.dumps(common.cache_file(more={**MINE, "_records": {"name": {"a": 1}}})))
+        self.assertIs(self.materialize(path, client=self.client()), True)
+        left = {k: v for k, v in common.entries().items() if k != common.file_key(4)}
+        with self.denied(4, "[32,4]"), listening() as heard:
+            self.assertIs(self.materialize(path, client=self.client()), True)
+        self.assertEqual(len(heard), 1, heard)
+        self.assertIn("taken out, because this node denies them: 1 entries", heard[0])
+        held = self.held(path)
+        self.assertEqual({k: v for k, v in held.items() if k[0] != "_"}, {**MINE, **left})
+        self.assertEqual(held["_records"], {"name": {"a": 1}})
+
+    def test_denied_entries_go_though_nothing_is_served(self):
+        path = self.folder / "f.json"
+        self.assertIs(self.materialize(path, client=self.client()), True)
+        with contextlib.ExitStack() as stack:
+            for tokens in BUCKETS:
+                stack.enter_context(self.denied(tokens, f"[32,{tokens}]"))
+            with listening() as heard:
+                self.assertIs(self.materialize(path, client=self.client()), False)
+        self.assertEqual(len(heard), 2, heard)
+        self.assertIn(f"{len(BUCKETS)} entries", heard[0])
+        self.assertEqual({k for k in self.held(path) if k[0] != "_"}, set())
+
+    def test_denied_entries_of_another_environment_are_not_ours(self):
+        path = self.folder / "f.json"
+        path.write_text(json.dumps(common.cache_file(environment=OTHER)))
+        before = path.read_bytes()
+        with self.denied(4, "[32,4]"):
+            self.assertRefuses(lambda: self.materialize(path, client=self.client()), "0.7.4 there")
+        self.assertEqual(path.read_bytes(), before)
+
+    def test_a_table_in_hand_needs_no_daemon(self):
+        path = self.folder / "f.json"
+        c = self.client()
+        self.assertIs(self.materialize(path, client=c), True)
+        table = c.table(MODEL, LAYOUT)
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.bind(str(self.folder / "s"))
+            silent.listen()
+            asking = self.client(socket=str(self.folder / "s"))
+            with listening() as heard:
+                self.assertIs(self.materialize(path, table=table, client=asking, timeout_ms=300), True)
+        self.assertEqual(len(heard), 1, heard)
+        self.assertIn("is not known", heard[0])
+
     def test_for_another_process(self):
         with mock.patch.dict(sys.modules, {"flashinfer": None}):
             self.assertIs(self.materialize(self.folder / "f.json", metadata=ENVIRONMENT), True)
@@ -325,6 +386,15 @@ class Store(Here):
         self.assertEqual(manifest, {**ENVIRONMENT, "cache_schema": "v2"})
         held = [json.loads(p.read_text()) for p in root.glob("v2/*/entries/*.json")]
         self.assertEqual({e["key"]: [e["runner"], e["tactic"]] for e in held}, common.entries())
+
+    def test_denied_entries_go(self):
+        root = self.folder / "root"
+        self.assertIs(self.install(root, client=self.client()), True)
+        with self.denied(4, "[32,4]"), listening() as heard:
+            self.assertIs(self.install(root, client=self.client()), True)
+        self.assertIn("1 entries", heard[0])
+        held = [json.loads(p.read_text())["key"] for p in root.glob("v2/*/entries/*.json")]
+        self.assertEqual(sorted(held), sorted(k for k in common.entries() if k != common.file_key(4)))
 
     def test_default_root(self):
         stand_in_cache.ROOT = self.folder / "own"

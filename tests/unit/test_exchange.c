@@ -456,8 +456,9 @@ static void test_an_edited_tactic(void **state)
     "('mxfp8_gemm', 'CuteDSLMxfp8GemmRunner', ((" tokens ", 1024), (1024, 4096), (-1,), "          \
     "(131072,), (0,), (-1, 4096), (41943040,)), ('torch.bfloat16', True))"
 static const char mixed[] =
-    "{\"_metadata\": {\"flashinfer_version\": \"0.7.4\", \"cudnn_version\": \"91900\", "
-    "\"cudnn_frontend_version\": \"1.26.0\", \"gpu\": \"Look Alike 3000\"}, "
+    "{\"_metadata\": {\"flashinfer_version\": \"0.7.4\", \"cublas_version\": \"13.1\", "
+    "\"cudnn_version\": \"91900\", \"cudnn_frontend_version\": \"1.26.0\", \"gpu\": \"Look Alike "
+    "3000\"}, "
     "\"" KEY_07("12288") "\": [\"MoERunner\", [8, 43]], \"" KEY_07(
         "64") "\": [\"MoERunner\", [8, 44]], "
               "\"('lib::unknown', 'R', ((1, 2),), ())\": [\"R\", 7], "

@@ -41,8 +41,10 @@ def reason_of_nothing(client, recipe, layout, total):
     """Why a table of a recipe is empty: the most telling reason of its problems' misses, else the most frequent,
     with what the daemon says of it. One deadline more."""
     said = f"{recipe}, {layout}: 0 of {total} problems are answered"
-    keys, _ = attempt(lambda: client.recipe_problems(recipe, layout)[:64])
-    answers, _ = attempt(client.lookup_many, keys) if keys else (None, None)
+    keys, unread = attempt(lambda: client.recipe_problems(recipe, layout)[:64])
+    if not keys:
+        return f"{said}; why is not known here ({unread}): ask the node with tunectl status"
+    answers, _ = attempt(client.lookup_many, keys)
     misses = [a for a in answers or () if a.reason]
     if not misses:
         return said

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pathlib
 import shutil
 import stat
 import tempfile
@@ -37,6 +38,16 @@ def entries(text):
     return {key: value for key, value in json.loads(text).items() if not key.startswith("_")}
 
 
+def parsed(path):
+    """A file that is there as JSON, None if it is none of a dict. Raises OSError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            held = json.load(file)
+    except (ValueError, RecursionError):
+        return None
+    return held if isinstance(held, dict) else None
+
+
 def read_file(path):
     """A cache file that is there, parsed; None if there is none or an empty one. Raises Refusal."""
     try:
@@ -49,14 +60,41 @@ def read_file(path):
         raise Refusal(f"{path} is longer than {MAX_FILE_BYTES >> 20} MiB")
     if facts.st_size == 0:
         return None
-    try:
-        with open(path, encoding="utf-8") as file:
-            held = json.load(file)
-    except (ValueError, RecursionError):
-        held = None
-    if not isinstance(held, dict):
+    held = parsed(path)
+    if held is None:
         raise Refusal(f"{path} is no cache file of FlashInfer; remove it, or say overwrite=True")
     return held
+
+
+def held_keys(path, found):
+    """Keys of the entries that FlashInfer would take of a cache file that is there, none where there is none.
+    Raises Refusal."""
+    held = read_file(path) or {}
+    if METADATA in held and differing(held[METADATA], found) != ({}, {}):
+        return []
+    return [key for key in held if not key.startswith("_")]
+
+
+def remove(path, keys):
+    """Takes entries out of a cache file."""
+    held = read_file(path) or {}
+    keys = set(keys)
+    write(path, dumped({key: value for key, value in held.items() if key not in keys}))
+
+
+def store_entries(root, found):
+    """{key: path of its file} of the v2 stores below `root` that hold for the environment `found`. What is no
+    entry is left out: FlashInfer does not read it either."""
+    files = {}
+    for manifest in pathlib.Path(root).glob("v2/*/manifest.json"):
+        fields = parsed(manifest)
+        if not fields or differing(fields, found)[0]:
+            continue
+        for path in manifest.parent.glob("entries/*.json"):
+            entry = parsed(path)
+            if entry and isinstance(entry.get("key"), str):
+                files[entry["key"]] = path
+    return files
 
 
 def merged(path, text, found):
@@ -75,13 +113,18 @@ def merged(path, text, found):
 
 
 def joined(held, ours):
-    """Both files' members as FlashInfer orders them; the table's own come first where both have one."""
-    out = {METADATA: ours[METADATA]}
+    """Both files' members; the table's own come first where both have one."""
+    out = {**held, **ours}
     if RECORDS in held or RECORDS in ours:
         out[RECORDS] = {**(held.get(RECORDS) or {}), **(ours.get(RECORDS) or {})}
-    entries = {**held, **ours}
-    out.update((key, entries[key]) for key in sorted(entries) if not key.startswith("_"))
-    if GENERATION in entries:
+    return dumped(out)
+
+
+def dumped(members):
+    """A file's members as FlashInfer orders and counts them."""
+    out = {name: members[name] for name in (METADATA, RECORDS) if name in members}
+    out.update((key, members[key]) for key in sorted(members) if not key.startswith("_"))
+    if GENERATION in members:
         compact = json.dumps(out, sort_keys=True, separators=(",", ":"))
         out[GENERATION] = hashlib.sha256(compact.encode()).hexdigest()
     return json.dumps(out, indent=2).encode()

@@ -28,6 +28,7 @@ from tacticd.client import Client
 from tacticd.recorder import Record
 
 log = logging.getLogger("tacticd")
+MAX_LOOKUPS = 65536  # of one message
 TIMEOUT_MS = 2000  # of a call here: many ranks start at once, and a start has time that a request has not
 
 
@@ -175,6 +176,55 @@ def seed_flashinfer(model, ep, tp, job=None, rank=None, wait_ms=0, client=None, 
 # --- files ---
 
 
+def _named(asking, keys, model, layout):
+    """{problem: keys of FlashInfer's that stand for it}, in order, of the keys that have a name here."""
+    problems = {}
+    for key in keys:
+        try:
+            problems.setdefault(asking.flashinfer_problem(key, model, layout), []).append(key)
+        except TacticError as e:
+            if e.code not in (Error.NOT_FOUND, Error.REFUSED):
+                raise
+    return problems
+
+
+def _denied(asking, keys, model, layout):
+    """Those of FlashInfer's keys whose answer the daemon denies."""
+    problems = _named(asking, keys, model, layout)
+    names, found = list(problems), []
+    unnamed = len(keys) - sum(map(len, problems.values()))
+    if unnamed:
+        log.info("%s, %s: %d entries that were there have no name here; whether they are denied is not known",
+                 model, layout, unnamed)
+    for at in range(0, len(names), MAX_LOOKUPS):
+        some = names[at:at + MAX_LOOKUPS]
+        for name, answer in zip(some, asking.lookup_many(some)):
+            if answer.reason == "denied":
+                found += problems[name]
+    return found
+
+
+def _withdraw(held, remove, model, ep, tp, ask, table):
+    """Has remove(keys) take out those of `held`, keys that stand in a file or a store already, that the daemon
+    denies: they may be older than the rule. With a table in hand nothing else needs the daemon, so that one
+    which is away is no more than a warning; else it raises."""
+    if not held:
+        return
+    layout = _layout(ep, tp)
+    try:
+        with ask() as asking:
+            keys = _denied(asking, held, model, layout)
+    except TacticError as e:
+        if table is None:
+            raise
+        log.warning("%s, %s: whether this node denies entries that were there is not known: %s", model, layout, e)
+        return
+    if keys:
+        remove(keys)
+        log.warning("%s, %s: taken out, because this node denies them: %d entries that were there", model, layout,
+                    len(keys))
+
+
 @_never_raises("no cache file is written")
 def materialize(path, model, ep, tp, job=None, rank=None, wait_ms=0, client=None, *, overwrite=False,
                 timeout_ms=TIMEOUT_MS, confirmed=False, table=None, metadata=None):
@@ -183,16 +233,21 @@ def materialize(path, model, ep, tp, job=None, rank=None, wait_ms=0, client=None
 
     A file that is there is treated as FlashInfer's save_configs treats it: of the same environment, its other
     entries stay; of an environment that its writer could not tell, it is replaced; of another one, with
-    definite values that differ, it stays as it is and False comes back. overwrite=True replaces whatever is
-    there. metadata: the environment of the process that will read it, a dict; default: this process's own.
+    definite values that differ, it stays as it is and False comes back. Entries of the model that the daemon
+    denies go, whatever becomes of the rest. overwrite=True replaces whatever is there.
+
+    metadata: the environment of the process that will read it, a dict; default: this process's own.
     The other arguments are seed_flashinfer's.
     """
     found = dict(metadata) if metadata is not None else _metadata()
+    path = os.fspath(path)
+    if not overwrite:
+        _withdraw(cachefile.held_keys(path, found), functools.partial(cachefile.remove, path), model, ep, tp,
+                  functools.partial(_asking, client, found, timeout_ms=timeout_ms), table)
     if table is None:
         table = _fetch(model, ep, tp, found, client, wait_ms, job=job, rank=rank, timeout_ms=timeout_ms,
                        confirmed=confirmed)
     text = table.flashinfer(found)
-    path = os.fspath(path)
     cachefile.write(path, text if overwrite else cachefile.merged(path, text, found))
     log.info("%s holds %d of %d problems, table %.12s", path, table.covered, table.total, table.digest)
     return True
@@ -216,15 +271,19 @@ def install_v2(model, ep, tp, root=None, job=None, rank=None, wait_ms=0, client=
     root                default: environment FLASHINFER_AUTOTUNE_CACHE_DIR, else FlashInfer's own default
     measurement_policy  the MeasurementPolicy that autotune_v2 will be given: it is part of a store's identity
 
-    Entries of the store are replaced one by one, others stay. A process that has attached the store before
-    calls FlashInfer's autotune_v2_reload. The entries carry no profiling policy unless they were imported with
-    one, so strict_replay does not take them. The other arguments are materialize's.
+    Entries of the store are replaced one by one, others stay but those of the model that the daemon denies. A
+    process that has attached the store before calls FlashInfer's autotune_v2_reload. The entries carry no
+    profiling policy unless they were imported with one, so strict_replay does not take them. The other arguments
+    are materialize's.
     """
     found = dict(metadata) if metadata is not None else _metadata()
     if root is None:
         root = os.environ.get("FLASHINFER_AUTOTUNE_CACHE_DIR") or _default_root()
     if measurement_policy is not None:
         found.update(measurement_policy.manifest_fields())
+    held = cachefile.store_entries(root, found)
+    _withdraw(held, lambda keys: [held[key].unlink(missing_ok=True) for key in keys], model, ep, tp,
+              functools.partial(_asking, client, found, timeout_ms=timeout_ms), table)
     if table is None:
         table = _fetch(model, ep, tp, found, client, wait_ms, job=job, rank=rank, timeout_ms=timeout_ms,
                        confirmed=confirmed)
@@ -331,15 +390,9 @@ def _wish(seen, model, ep, tp, client, timeout_ms):
         return
     layout = _layout(ep, tp)
     with _asking(client, _metadata(), timeout_ms=timeout_ms) as asking:
-        problems = {}  # in order, each once
-        for _, key in seen.keys:
-            try:
-                problems[asking.flashinfer_problem(key, model, layout)] = None
-                seen.named += 1
-            except TacticError as e:
-                if e.code not in (Error.NOT_FOUND, Error.REFUSED):
-                    raise
-                seen.unnamed += 1
+        problems = _named(asking, [key for _, key in seen.keys], model, layout)
+        seen.named = sum(map(len, problems.values()))
+        seen.unnamed = len(seen.keys) - seen.named
         if problems:
             seen.wanted = asking.want(keys=problems)
         if seen.unnamed:
