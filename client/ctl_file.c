@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/files.h"
+
 static int read_all(int fd, char *text, size_t len)
 {
     for (size_t at = 0; at < len;) {
@@ -55,26 +57,13 @@ int ctl_file_read(const char *path, size_t max_bytes, char **text, size_t *len)
     return r;
 }
 
-static int write_all(int fd, const char *bytes, size_t len)
-{
-    while (len) {
-        ssize_t n = write(fd, bytes, len);
-
-        if (n < 0 && errno != EINTR)
-            return -errno;
-        if (n > 0) {
-            bytes += n;
-            len -= (size_t)n;
-        }
-    }
-    return fsync(fd) ? -errno : 0;
-}
-
 // Writes what `fd` opened at `path`, and closes it.
 static int fill(int fd, const char *path, const void *bytes, size_t len)
 {
-    int r = write_all(fd, bytes, len);
+    int r = files_put(fd, bytes, len);
 
+    if (!r && fsync(fd))
+        r = -errno;
     if (close(fd) && !r)
         r = -errno;
     if (r)

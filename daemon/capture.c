@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/files.h"
 #include "daemon/log.h"
 #include "proto/buf.h"
 
@@ -52,21 +53,6 @@ struct capture *capture_new(uv_loop_t *loop, const char *id, const char *path)
 
 // --- the file, in the pool ---
 
-static int write_all(int fd, const char *bytes, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = write(fd, bytes, len);
-
-        if (n < 0 && errno != EINTR)
-            return -errno;
-        if (n > 0) {
-            bytes += n;
-            len -= (size_t)n;
-        }
-    }
-    return 0;
-}
-
 // Makes room when the file is full. A failure leaves it growing until it works.
 static void rotate(const char *path, int fd)
 {
@@ -84,7 +70,7 @@ static void on_work(uv_work_t *work)
     struct capture *c = work->data;
     int fd = open(c->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
 
-    c->error = fd < 0 ? -errno : write_all(fd, c->batch.data, c->batch.len);
+    c->error = fd < 0 ? -errno : files_put(fd, c->batch.data, c->batch.len);
     if (fd < 0)
         return;
     rotate(c->path, fd);

@@ -86,16 +86,18 @@ int files_read(const char *path, char **text, size_t *len, struct diag *d)
     return files_read_most(path, FILES_MAX_BYTES, text, len, d);
 }
 
-static int write_all(int fd, const char *bytes, size_t len)
+int files_put(int fd, const void *bytes, size_t len)
 {
+    const char *at = bytes;
+
     while (len) {
-        ssize_t n = write(fd, bytes, len);
+        ssize_t n = write(fd, at, len);
 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return -1;
-        bytes += n;
+            return -errno;
+        at += n;
         len -= (size_t)n;
     }
     return 0;
@@ -153,7 +155,7 @@ int files_write(const char *path, const void *bytes, size_t len, struct diag *d)
     fd = open_temp(path, temp, sizeof temp);
     if (fd < 0)
         return fail(d, path, "cannot write");
-    if (write_all(fd, bytes, len) < 0 || fsync(fd) < 0)
+    if (files_put(fd, bytes, len) < 0 || fsync(fd) < 0)
         r = fail(d, path, "cannot write");
     if (close(fd) < 0 && !r)
         r = fail(d, path, "cannot write");

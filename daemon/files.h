@@ -17,6 +17,8 @@ int files_read(const char *path, char **text, size_t *len, struct diag *d);
 int files_read_most(const char *path, size_t max_bytes, char **text, size_t *len, struct diag *d);
 // Returns 0 or -errno with `d` filled; the temporary file is gone in both cases.
 int files_write(const char *path, const void *bytes, size_t len, struct diag *d);
+// Writes all of it to a descriptor, whatever that is. Returns 0 or -errno.
+int files_put(int fd, const void *bytes, size_t len);
 // Removes a file; one that is not there is fine. Returns 0 or -errno with `d` filled.
 int files_remove(const char *path, struct diag *d);
 // Removes what writers that were killed left in a directory of which we are the only writer.
