@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "daemon/workers/bench.h"
+#include "daemon/workers/verify_math.h"
 
 #define NATIVE_FLOORS 4.0
 #define INTEGER_FLOOR 0.51 // rounding to an integer is at most half a step off
@@ -78,8 +79,7 @@ static double finish(const struct verify_product *p, double sum, uint64_t column
     const struct dtype_info *out = &dtype_infos[p->out];
     double value = sum * p->scale + (p->bias ? p->bias[column] : 0.0);
 
-    if (p->epilogue == VERIFY_RELU && value < 0.0)
-        value = 0.0;
+    value = verify_epilogue(p->epilogue, value);
     if (out->is_integer)
         value = value > out->max ? out->max : value < out->min ? out->min : value;
     return value;

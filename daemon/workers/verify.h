@@ -25,6 +25,7 @@
 enum verify_epilogue {
     VERIFY_NONE,
     VERIFY_RELU,
+    VERIFY_GELU, // by tanh, as cuBLASLt's and cuDNN's GELU_APPROX_TANH are; not the one by erf
 };
 
 // out[batch][m][n] = epilogue(scale x (a[batch][m][k] x b) + bias[n]), each dense, b[batch][n][k]

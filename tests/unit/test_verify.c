@@ -73,6 +73,8 @@ static void multiply(struct fixture *f)
             sum = sum * p->scale + (p->bias ? p->bias[n] : 0.0);
             if (p->epilogue == VERIFY_RELU && sum < 0.0)
                 sum = 0.0;
+            if (p->epilogue == VERIFY_GELU)
+                sum *= 0.5 + 0.5 * tanh(sqrt(2.0 / M_PI) * (sum + 0.044715 * pow(sum, 3.0)));
             set(f, row, n, sum);
         }
     memcpy(f->right, f->spoilt, f->out_bytes);
@@ -210,19 +212,20 @@ static void floats_are_judged(void **state)
 {
     static const enum dtype types[][2] = { { DTYPE_f32, DTYPE_f32 }, { DTYPE_bf16, DTYPE_bf16 },
         { DTYPE_bf16, DTYPE_f32 }, { DTYPE_f16, DTYPE_f16 } };
+    static const enum verify_epilogue epilogues[] = { VERIFY_NONE, VERIFY_RELU, VERIFY_GELU };
 
     (void)state;
-    for (int variant = 0; variant < 32; variant++) {
+    for (int variant = 0; variant < 48; variant++) {
         struct verify_product p = f32;
         struct fixture *f;
 
-        p.a = p.b = types[variant / 8][0];
-        p.out = types[variant / 8][1];
+        p.a = p.b = types[variant / 12][0];
+        p.out = types[variant / 12][1];
         p.b_is_nk = variant & 1;
-        p.epilogue = variant & 2 ? VERIFY_RELU : VERIFY_NONE;
-        p.scale = variant & 4 ? 0.5 : 1.0;
-        p.batch = variant & 4 ? 3 : 1;
-        f = make(p, variant & 4);
+        p.epilogue = epilogues[variant % 12 / 4];
+        p.scale = variant & 2 ? 0.5 : 1.0;
+        p.batch = variant & 2 ? 3 : 1;
+        f = make(p, variant & 2);
         assert_true(judge(f, true).ok);
         spoil_in_all_ways(f);
         spoil_floats(f);

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpu: one NVIDIA device as a worker uses it: its memory, its stream, its cold launches, its clock,
+// the names of its kernels. Knows the driver (libcuda.so.1, opened at run time, so that the program
+// starts, and says one line, where there is none) and no kernel library. One device a process, the
+// first that CUDA_VISIBLE_DEVICES leaves; its primary context, which cuBLASLt and cuDNN use too.
+// Not for threads.
+//
+// A fault that breaks the context (an illegal address, a trap, an ECC error, a reset) cannot be
+// mended in this process: any call here that meets one says so in a line on stderr and ends the
+// process with GPU_EXIT_STICKY. The daemon reads that as the death of the candidate in hand.
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/workers/dtype.h"
+#include "daemon/workers/frame.h"
+#include "proto/diag.h"
+#include "proto/fingerprint.h"
+
+#define GPU_METHOD      "cuda-event-cold-1" // the method id of its timing
+#define GPU_EXIT_STICKY 70
+#define GPU_FLUSH_FACTOR                                                                           \
+    2 // the flush writes, then reads another buffer, of this many times L2 each
+#define GPU_NAME_BYTES 1024
+#define GPU_MAX_TOUCH  8
+
+struct gpu;
+
+struct gpu_info {
+    char name[64]; // as the driver spells it
+    char uuid[48]; // GPU-... or MIG-...
+    char driver[32],
+        cuda[32];     // "580.159.04" where /proc says it, "" else; "13.0", what the driver supports
+    int major, minor; // compute capability
+    int sm_count;
+    uint64_t l2_bytes, memory_bytes;
+};
+
+// 0; -ENOENT: no driver, or one too old; -ENODEV: no device to be seen; -EIO: the driver refuses.
+// `d` says it in one line.
+int gpu_new(struct gpu **out, struct diag *d);
+struct gpu *gpu_free(struct gpu *g); // NULL
+const struct gpu_info *gpu_info(const struct gpu *g);
+// The driver's and device's facts: device, sm_count, mig_profile, driver, power cap and such where
+// known.
+void gpu_facts(const struct gpu *g, struct fingerprint *out);
+// The stream everything runs on: a CUstream, which is a cudaStream_t. Valid until gpu_free.
+void *gpu_stream(const struct gpu *g);
+
+// Opens a kernel library: `path` if given, else the first of `names` (NULL-terminated) that the
+// loader finds. NULL with `d` set. Never closed.
+void *gpu_library(const char *path, const char *const *names, struct diag *d);
+
+// --- memory ---
+// All of it counts against a cap, which starts as unlimited. Pointers are device addresses, aligned
+// to 256 bytes.
+
+void gpu_cap(struct gpu *g, uint64_t bytes); // from now on; what is taken already counts
+uint64_t gpu_taken(const struct gpu *g);
+// 0, or WORKER_E_MEMORY with `d`: over the cap, or the device has no more. 0 bytes give a valid
+// pointer too.
+int gpu_take(struct gpu *g, uint64_t bytes, void **out, struct diag *d);
+void gpu_give(struct gpu *g, void *p);                                 // NULL is fine
+void gpu_put(struct gpu *g, void *to, const void *from, size_t bytes); // host to device, waits
+void gpu_get(struct gpu *g, void *to, const void *from, size_t bytes); // device to host, waits
+void gpu_copy(
+    struct gpu *g, void *to, const void *from, size_t bytes); // on the device, in the stream
+// What bench_fill writes, without the host touching more than one period of it.
+int gpu_fill(
+    struct gpu *g, enum dtype t, void *to, uint64_t n, double sd, uint64_t seed, struct diag *d);
+// What dtype_poison writes, on the device, in the stream.
+void gpu_poison(struct gpu *g, enum dtype t, void *to, uint64_t bytes, unsigned which);
+void gpu_wait(struct gpu *g); // until the stream is idle
+
+// --- kernels of ours ---
+// A .cu file of this folder is compiled by nvcc into a fat binary and embedded; its functions are
+// extern "C".
+
+struct gpu_module;
+// `image` as embedded; it must outlive the module. NULL with `d`.
+struct gpu_module *gpu_module_new(struct gpu *g, const void *image, struct diag *d);
+void gpu_module_free(struct gpu *g, struct gpu_module *m);
+// Launches `function` in the stream; args as for cuLaunchKernel. An unknown function is a defect of
+// ours: aborts.
+void gpu_run(struct gpu *g, struct gpu_module *m, const char *function, const uint32_t grid[3],
+    const uint32_t block[3], uint32_t shared_bytes, void **args);
+
+// --- launches of a library ---
+
+struct gpu_launch {
+    // Enqueues one launch in the stream. 0, or WORKER_E_FAILED with `d`: the library refused;
+    // nothing may be enqueued.
+    int (*call)(void *ctx, struct diag *d);
+    void *ctx;
+    // What is warm in a server when this kernel begins (activations, results of small size): read
+    // after the flush. At most half of L2 of each is read.
+    struct {
+        const void *data;
+        uint64_t bytes;
+    } touch[GPU_MAX_TOUCH];
+};
+
+// One launch, waited for. first_us: all that happened, by the wall clock.
+int gpu_launch_once(struct gpu *g, const struct gpu_launch *l, double *wall_us, struct diag *d);
+// One launch, waited for, with the names of the kernels it ran ("a + b" where several), through
+// CUPTI where it can be opened; "" where not. Nothing is timed by it.
+int gpu_launch_named(
+    struct gpu *g, const struct gpu_launch *l, char name[GPU_NAME_BYTES], struct diag *d);
+// One cold timed launch: flush (write, then read another buffer), touch, event, launch, event.
+// device_us hides the host's gap: the stream is kept busy while the host enqueues. host_us is what
+// `call` cost the host.
+int gpu_launch_cold(
+    struct gpu *g, const struct gpu_launch *l, struct worker_sample *out, struct diag *d);
+// The same without flush, after one untimed launch: only for comparisons of methods.
+int gpu_launch_hot(
+    struct gpu *g, const struct gpu_launch *l, struct worker_sample *out, struct diag *d);
+double gpu_flush_us(const struct gpu *g); // measured
+double gpu_clock_mhz(struct gpu *g);      // SM clock by a probe kernel in the stream
