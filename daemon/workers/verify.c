@@ -5,15 +5,12 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/workers/bench.h"
+#include "daemon/workers/verify_limit.h"
 #include "daemon/workers/verify_math.h"
-
-#define NATIVE_FLOORS 4.0
-#define INTEGER_FLOOR 0.51 // rounding to an integer is at most half a step off
 
 struct sample {
     uint64_t batch, row, column;
@@ -30,13 +27,12 @@ struct verify {
     double *row_b;     // [max(n, k)], scratch
     struct sample samples[VERIFY_SAMPLES];
     double rms; // of the outputs
-    bool has_native;
-    double native_error;
+    struct verify_limit limit;
 };
 
 static bool is_linear(const struct verify_product *p)
 {
-    return p->epilogue == VERIFY_NONE && !(dtype_infos[p->out].is_integer && p->out != DTYPE_s32);
+    return verify_is_linear(p->epilogue, p->out);
 }
 
 static double macs(const struct verify_product *p)
@@ -226,12 +222,8 @@ int verify_new(const struct verify_product *p, uint64_t seed, struct verify **ou
     v->row_b = malloc(longest * sizeof *v->row_b);
     if (!v->reference || !v->weights || !v->row || !v->row_b)
         r = -ENOMEM;
-    for (uint64_t i = 0; !r && i < p->n; i++) {
-        uint64_t z = bench_random(&random);
-        double size = 0.5 + (double)(z >> 11) * 0x1p-53;
-
-        v->weights[i] = z & 1 ? size : -size;
-    }
+    if (!r)
+        verify_weights(&random, v->weights, p->n);
     if (!r && v->exact)
         r = compute_exact(v);
     if (!r && !v->exact) {
@@ -244,6 +236,7 @@ int verify_new(const struct verify_product *p, uint64_t seed, struct verify **ou
     }
     if (!(v->rms > 0.0))
         v->rms = 1.0;
+    verify_limit_init(&v->limit, p->out, p->acc, p->k, v->rms);
     *out = v;
     return 0;
 }
@@ -262,26 +255,14 @@ struct verify *verify_free(struct verify *v)
 
 // --- the verdict ---
 
-// The largest error so far and where it is, in words for people.
-struct worst {
-    double error; // NaN once an output was not finite
-    char where[VERIFY_REASON_BYTES];
-};
-
-static void note_element(struct worst *w, const struct verify *v, uint64_t row, uint64_t column,
-    double is, double should)
+static void note_element(struct verify_worst *w, const struct verify *v, uint64_t row,
+    uint64_t column, double is, double should)
 {
-    double error = fabs(is - should) / v->rms;
-
-    if (!(error > w->error))
-        return;
-    w->error = error;
-    snprintf(w->where, sizeof w->where, "element [%llu,%llu] is %.6g, should be %.6g",
-        (unsigned long long)row, (unsigned long long)column, is, should);
+    verify_note_element(w, fabs(is - should) / v->rms, row, column, is, should);
 }
 
 // Compares a decoded row with its block sums.
-static void note_sums(struct worst *w, const struct verify *v, uint64_t batch, uint64_t row)
+static void note_sums(struct verify_worst *w, const struct verify *v, uint64_t batch, uint64_t row)
 {
     for (uint64_t block = 0; block < v->n_blocks; block++) {
         uint64_t first = block * VERIFY_BLOCK_COLUMNS, left = v->p.n - first;
@@ -291,34 +272,25 @@ static void note_sums(struct worst *w, const struct verify *v, uint64_t batch, u
         double error = fabs(dot(weights, v->row + first, n) - should) /
                        (v->rms * sqrt(dot(weights, weights, n)));
 
-        if (!(error > w->error))
-            continue;
-        w->error = error;
-        snprintf(w->where, sizeof w->where,
-            "row %llu, columns %llu to %llu: their weighted sum is off by %.3g",
-            (unsigned long long)row, (unsigned long long)first, (unsigned long long)(first + n - 1),
-            error);
+        verify_note_sum(w, error, row, first, n);
     }
 }
 
-static bool note_not_finite(struct worst *w, const struct verify *v, uint64_t row)
+static bool note_not_finite(struct verify_worst *w, const struct verify *v, uint64_t row)
 {
     for (uint64_t column = 0; column < v->p.n; column++) {
         if (isfinite(v->row[column]))
             continue;
-        w->error = NAN;
-        snprintf(w->where, sizeof w->where,
-            "element [%llu,%llu] is not finite or was never written", (unsigned long long)row,
-            (unsigned long long)column);
+        verify_note_not_finite(w, row, column);
         return true;
     }
     return false;
 }
 
-static struct worst measure(const struct verify *v, const void *out)
+static struct verify_worst measure(const struct verify *v, const void *out)
 {
     const struct verify_product *p = &v->p;
-    struct worst w = { 0 };
+    struct verify_worst w = { 0 };
 
     for (uint64_t at = 0; at < p->batch * p->m; at++) {
         dtype_decode(p->out, at_element(out, p->out, at * p->n), p->n, v->row);
@@ -341,44 +313,14 @@ static struct worst measure(const struct verify *v, const void *out)
     return w;
 }
 
-// What rounding alone may cost: of an output up to six times the usual size, and of k additions.
-static double error_floor(const struct verify *v)
-{
-    if (dtype_infos[v->p.out].is_integer)
-        return INTEGER_FLOOR / v->rms;
-    return 6.0 * dtype_roundoff(v->p.out) + 2.0 * dtype_roundoff(v->p.acc) * sqrt((double)v->p.k);
-}
-
-static double error_limit(const struct verify *v, bool is_native)
-{
-    double floor = error_floor(v), twice = v->has_native ? 2.0 * v->native_error : 0.0;
-    double most = dtype_infos[v->p.out].is_integer ? floor : NATIVE_FLOORS * floor;
-
-    if (is_native || twice > most)
-        return most;
-    return twice > floor ? twice : floor;
-}
-
 void verify_judge(struct verify *v, const void *first, const void *second, bool is_native,
     struct verify_result *out)
 {
     size_t bytes = (size_t)(v->p.batch * v->p.m * v->p.n) * dtype_infos[v->p.out].bytes;
-    struct worst w = measure(v, first);
+    struct verify_worst w = measure(v, first), again;
+    bool differ = memcmp(first, second, bytes) != 0;
 
-    memset(out, 0, sizeof *out);
-    out->repeatable = !memcmp(first, second, bytes);
-    if (!out->repeatable && !isnan(w.error)) {
-        struct worst again = measure(v, second);
-
-        w = again.error <= w.error ? w : again; // a NaN is the worst of all
-    }
-    out->max_error = w.error;
-    out->limit = error_limit(v, is_native);
-    out->ok = w.error <= out->limit;
-    if (!out->ok)
-        memcpy(out->reason, w.where, sizeof out->reason);
-    if (out->ok && is_native && !v->has_native) {
-        v->has_native = true;
-        v->native_error = w.error;
-    }
+    if (differ)
+        again = measure(v, second);
+    verify_limit_judge(&v->limit, &w, differ ? &again : NULL, is_native, out);
 }

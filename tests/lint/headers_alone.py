@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each header compiles alone, so an include line says all that it needs."""
+import os
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -7,14 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 import tree
 
 
+# Where a CUDA toolkit's headers are, if there is one; meson.build looks in the same places.
+CUDA = [f"-isystem{folder}" for folder in
+        (os.path.dirname(os.path.dirname(shutil.which("nvcc") or "")) + "/include", "/usr/local/cuda/include")
+        if os.path.exists(folder + "/cuda.h")]
+# What only a build with CUDA compiles, as the build without it says by itself.
+WITHOUT_CUDA = "fatal error: cuda.h: No such file"
+
+
 def compile_alone(root, name):
     # Included by a file, not compiled itself: #pragma once in a main file is a warning.
     done = subprocess.run(
-        ["gcc", *tree.HOUSE_FLAGS, *tree.HOUSE_DEFINES, "-fsyntax-only", "-x", "c", f"-I{root}", f"-I{root}/client", "-"],
+        ["gcc", *tree.HOUSE_FLAGS, *tree.HOUSE_DEFINES, "-fsyntax-only", "-x", "c", f"-I{root}", f"-I{root}/client", *CUDA, "-"],
         input=f'#include "{name}"\ntypedef int nothing_else;\n', capture_output=True, text=True,
     )
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
-    if done.returncode == 0:
+    if done.returncode == 0 or WITHOUT_CUDA in done.stderr:
         return None
     first = errors[0].replace(f"{root}/", "") if errors else done.stderr.strip()
     return f"{name}:1: does not compile alone: {first}"

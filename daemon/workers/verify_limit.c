@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// verify_limit: see verify_limit.h.
+#include "daemon/workers/verify_limit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/workers/bench.h"
+
+#define NATIVE_FLOORS 4.0
+#define INTEGER_FLOOR 0.51 // rounding to an integer is at most half a step off
+
+void verify_note_element(
+    struct verify_worst *w, double error, uint64_t row, uint64_t column, double is, double should)
+{
+    if (!(error > w->error))
+        return;
+    w->error = error;
+    snprintf(w->where, sizeof w->where, "element [%llu,%llu] is %.6g, should be %.6g",
+        (unsigned long long)row, (unsigned long long)column, is, should);
+}
+
+void verify_note_sum(struct verify_worst *w, double error, uint64_t row, uint64_t first, uint64_t n)
+{
+    if (!(error > w->error))
+        return;
+    w->error = error;
+    snprintf(w->where, sizeof w->where,
+        "row %llu, columns %llu to %llu: their weighted sum is off by %.3g",
+        (unsigned long long)row, (unsigned long long)first, (unsigned long long)(first + n - 1),
+        error);
+}
+
+void verify_note_not_finite(struct verify_worst *w, uint64_t row, uint64_t column)
+{
+    w->error = NAN;
+    snprintf(w->where, sizeof w->where, "element [%llu,%llu] is not finite or was never written",
+        (unsigned long long)row, (unsigned long long)column);
+}
+
+void verify_weights(uint64_t *random, double *out, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t z = bench_random(random);
+        double size = 0.5 + (double)(z >> 11) * 0x1p-53;
+
+        out[i] = z & 1 ? size : -size;
+    }
+}
+
+bool verify_is_linear(enum verify_epilogue epilogue, enum dtype out)
+{
+    return epilogue == VERIFY_NONE && !(dtype_infos[out].is_integer && out != DTYPE_s32);
+}
+
+// What rounding alone may cost: of an output up to six times the usual size, and of k additions.
+void verify_limit_init(
+    struct verify_limit *l, enum dtype out, enum dtype acc, uint64_t k, double rms)
+{
+    bool is_integer = dtype_infos[out].is_integer;
+
+    memset(l, 0, sizeof *l);
+    l->floor = is_integer ? INTEGER_FLOOR / rms
+                          : 6.0 * dtype_roundoff(out) + 2.0 * dtype_roundoff(acc) * sqrt((double)k);
+    l->most = is_integer ? l->floor : NATIVE_FLOORS * l->floor;
+}
+
+static double limit(const struct verify_limit *l, bool is_native)
+{
+    double twice = l->has_native ? 2.0 * l->native_error : 0.0;
+
+    if (is_native || twice > l->most)
+        return l->most;
+    return twice > l->floor ? twice : l->floor;
+}
+
+void verify_limit_judge(struct verify_limit *l, const struct verify_worst *w,
+    const struct verify_worst *again, bool is_native, struct verify_result *out)
+{
+    memset(out, 0, sizeof *out);
+    out->repeatable = !again;
+    // A NaN is the worst of all.
+    if (again && !isnan(w->error) && !(again->error <= w->error))
+        w = again;
+    out->max_error = w->error;
+    out->limit = limit(l, is_native);
+    out->ok = w->error <= out->limit;
+    if (!out->ok)
+        memcpy(out->reason, w->where, sizeof out->reason);
+    if (out->ok && is_native && !l->has_native) {
+        l->has_native = true;
+        l->native_error = w->error;
+    }
+}
