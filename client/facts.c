@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// facts: see facts.h. Every loaded object is asked for the library's version function by name, so
+// facts: see facts.h. Every loaded object is asked for a library's version function by name, so
 // that a oneDNN linked into another library (as PyTorch does) is found like one of its own.
 #include "client/facts.h"
 
@@ -10,27 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FACTS_MAX_OBJECTS                                                                          \
-    4096                    // loaded objects looked at; a server with all of PyTorch has about 400
+#include "client/facts_cuda.h"
+
 #define FACTS_MAX_CPUS 8192 // the kernel's own bound
 
 // --- the objects of this process ---
-
-struct objects {
-    char *name[FACTS_MAX_OBJECTS];
-    size_t n;
-};
-
-static int note_object(struct dl_phdr_info *info, size_t size, void *ctx)
-{
-    struct objects *o = ctx;
-
-    (void)size;
-    if (o->n == FACTS_MAX_OBJECTS)
-        return 1;
-    o->name[o->n] = strdup(info->dlpi_name ? info->dlpi_name : "");
-    return o->name[o->n++] ? 0 : 1;
-}
 
 static int note_adds(struct dl_phdr_info *info, size_t size, void *ctx)
 {
@@ -39,59 +23,13 @@ static int note_adds(struct dl_phdr_info *info, size_t size, void *ctx)
     return 1;
 }
 
+// One number of two: each changes rarely, and by little.
 uint64_t facts_epoch(void)
 {
     uint64_t adds = 0;
 
     dl_iterate_phdr(note_adds, &adds);
-    return adds;
-}
-
-// One library found by a function it exports.
-struct found {
-    void *handle; // holds the library until found_done
-    void *symbol;
-    bool twice; // another object exports another function of that name
-};
-
-static void try_object(const char *name, const char *symbol, struct found *f)
-{
-    void *handle = dlopen(name[0] ? name : NULL, RTLD_LAZY | RTLD_NOLOAD);
-    void *at = handle ? dlsym(handle, symbol) : NULL;
-
-    if (at && !f->symbol) {
-        f->handle = handle;
-        f->symbol = at;
-        return;
-    }
-    if (at && at != f->symbol)
-        f->twice = true;
-    if (handle)
-        dlclose(handle);
-}
-
-// Names first, symbols after: the loader's list is locked while it is walked.
-static struct found find_loaded(const char *symbol)
-{
-    struct objects *o = calloc(1, sizeof *o);
-    struct found f = { 0 };
-
-    if (!o)
-        return f;
-    dl_iterate_phdr(note_object, o);
-    for (size_t i = 0; i < o->n; i++) {
-        if (o->name[i])
-            try_object(o->name[i], symbol, &f);
-        free(o->name[i]);
-    }
-    free(o);
-    return f;
-}
-
-static void found_done(struct found *f)
-{
-    if (f->handle)
-        dlclose(f->handle);
+    return adds << 16 ^ facts_cuda_state(adds);
 }
 
 // --- CPU ---
@@ -208,32 +146,38 @@ static unsigned onednn_threads(const struct onednn_version *v, void *handle)
     return max_threads ? (unsigned)max_threads() : allowed_cpus();
 }
 
-static unsigned detect_onednn(struct fingerprint *out)
+static unsigned detect_onednn(const struct loaded *l, struct fingerprint *out)
 {
-    struct found f = find_loaded("dnnl_version");
+    struct loaded_symbol found[LOADED_MAX_SYMBOLS];
     const struct onednn_version *(*version)(void) = NULL;
     unsigned (*effective_isa)(void) = NULL;
-    unsigned threads = allowed_cpus();
 
-    if (f.symbol && !f.twice) {
-        *(void **)&version = f.symbol;
-        *(void **)&effective_isa = dlsym(f.handle, "dnnl_get_effective_cpu_isa");
-        put_version(version(), out->value[FACT_onednn]);
-        if (effective_isa)
-            put_isa(effective_isa(), out->value[FACT_isa]);
-        threads = onednn_threads(version(), f.handle);
-    }
-    found_done(&f);
-    return threads;
+    // Two different ones: which of them will be used nobody knows.
+    if (loaded_find(l, "dnnl_version", found) != 1)
+        return allowed_cpus();
+    *(void **)&version = found[0].at;
+    *(void **)&effective_isa = dlsym(found[0].handle, "dnnl_get_effective_cpu_isa");
+    put_version(version(), out->value[FACT_onednn]);
+    if (effective_isa)
+        put_isa(effective_isa(), out->value[FACT_isa]);
+    return onednn_threads(version(), found[0].handle);
 }
 
 void facts_detect(struct fingerprint *out)
 {
-    unsigned threads;
+    struct loaded *l = loaded_new();
+    unsigned threads = allowed_cpus();
+    enum facts_gpu gpu;
 
     memset(out, 0, sizeof *out);
-    detect_device(out->value[FACT_device]);
-    threads = detect_onednn(out);
+    if (l) {
+        threads = detect_onednn(l, out);
+        facts_cuda_libraries(l, out);
+    }
+    gpu = facts_cuda_device(out);
+    if (gpu == FACTS_GPU_NONE || (gpu == FACTS_GPU_IDLE && out->value[FACT_onednn][0]))
+        detect_device(out->value[FACT_device]);
+    loaded_free(l);
     if (threads)
         snprintf(out->value[FACT_threads], FACT_VALUE_BYTES, "%u", threads);
     fingerprint_seal(out);
