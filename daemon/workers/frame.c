@@ -213,14 +213,34 @@ static int on_check(struct frame *f, const void *rec)
     return say(f, LINE_checked, &checked);
 }
 
+typedef int run_one(void *self, size_t i, struct worker_sample *out, struct diag *d);
+
+// How the round launches, or NULL with `d` set.
+static run_one *find_run(const struct frame *f, const char *flush, struct diag *d)
+{
+    if (!flush || !strcmp(flush, "cold"))
+        return f->backend->run;
+    if (strcmp(flush, "hot") != 0)
+        diag_set(d, "flush", "'%.20s' is neither cold nor hot", flush);
+    else if (!f->backend->run_hot)
+        diag_set(d, "flush", "this worker launches cold only");
+    else
+        return f->backend->run_hot;
+    return NULL;
+}
+
 static int on_run(struct frame *f, const void *rec)
 {
     const struct rec_run *run = rec;
     const size_t n = run->order.n;
     struct rec_samples samples = { .order = run->order };
     struct diag d = { 0 };
+    run_one *run_it = find_run(f, run->flush, &d);
     bool is_foreign = false;
     double mhz;
+
+    if (!run_it)
+        return say_failed(f, n ? run->order.items[0] : 0, &d);
 
     if (n > FRAME_MAX_ORDER) {
         diag_set(&d, NULL, "a round is at most %u launches", FRAME_MAX_ORDER);
@@ -235,7 +255,7 @@ static int on_run(struct frame *f, const void *rec)
         struct worker_sample one = { 0 };
 
         if (!has_candidate(f, run->order.items[i], &d) ||
-            f->backend->run(f->self, (size_t)run->order.items[i], &one, &d))
+            run_it(f->self, (size_t)run->order.items[i], &one, &d))
             return say_failed(f, run->order.items[i], &d);
         samples.device_us.items[i] = one.device_us;
         samples.host_us.items[i] = one.host_us;

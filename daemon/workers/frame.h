@@ -71,6 +71,9 @@ struct worker_backend {
     double (*clock_mhz)(void *self);
     // Frees all of the problem's memory.
     void (*close)(void *self);
+    // One timed launch as it comes, nothing made cold: what simpler tuners measure, to be compared
+    // with. NULL = refused.
+    int (*run_hot)(void *self, size_t i, struct worker_sample *out, struct diag *d);
 };
 
 // Serves the daemon on FRAME_FD until it closes its end. `--hello` in argv prints the first line to

@@ -6,6 +6,7 @@
 //
 // @FILE holds the same words, one a line; lines that start with # are skipped. Settings:
 //   times=100,80,120    microseconds of each candidate, native first; their number is the space's
+//   hot=1,1.2,0.9       the same for hot launches, as factors of those times; without it, cold only
 //   growth=0            times are multiplied by tokens ^ growth
 //   jitter=0.01         deviation of log time      seed=1    of the jitter
 //   sleep=0             1: launches take real time  jit_us=0  added to the untimed launch
@@ -47,8 +48,8 @@ struct order {
 struct fake {
     struct worker_backend backend;
     struct fingerprint facts;
-    double times[FRAME_MAX_CANDIDATES];
-    size_t n;
+    double times[FRAME_MAX_CANDIDATES], hot[FRAME_MAX_CANDIDATES];
+    size_t n, n_hot;
     double growth, jitter, jit_us;
     unsigned long long seed, sleep, flush_ms, start_ms;
     char once[256];
@@ -69,12 +70,12 @@ static _Noreturn void usage(const char *word)
 
 // --- the scenario ---
 
-static void read_times(struct fake *f, const char *text)
+static void read_times(double times[FRAME_MAX_CANDIDATES], size_t *n, const char *text)
 {
     char *end;
 
-    for (f->n = 0; f->n < FRAME_MAX_CANDIDATES; text = end + 1) {
-        f->times[f->n++] = strtod(text, &end);
+    for (*n = 0; *n < FRAME_MAX_CANDIDATES; text = end + 1) {
+        times[(*n)++] = strtod(text, &end);
         if (end == text || (*end && *end != ','))
             usage(text);
         if (!*end)
@@ -176,7 +177,9 @@ static void read_word(struct fake *f, const char *word)
         usage(word);
     snprintf(name, sizeof name, "%.*s", (int)(equals - word), word);
     if (!strcmp(name, "times"))
-        read_times(f, equals + 1);
+        read_times(f->times, &f->n, equals + 1);
+    else if (!strcmp(name, "hot"))
+        read_times(f->hot, &f->n_hot, equals + 1);
     else if (!strcmp(name, "once"))
         snprintf(f->once, sizeof f->once, "%s", equals + 1);
     else if (!strncmp(name, "fact.", 5) && fact_named(name + 5) != FACT_COUNT)
@@ -470,6 +473,16 @@ static int fake_run(void *self, size_t i, struct worker_sample *out, struct diag
     return 0;
 }
 
+static int fake_run_hot(void *self, size_t i, struct worker_sample *out, struct diag *d)
+{
+    struct fake *f = self;
+    int r = fake_run(self, i, out, d);
+
+    if (i < f->n_hot)
+        out->device_us *= f->hot[i];
+    return r;
+}
+
 static void fake_close(void *self)
 {
     (void)misbehave(self, "close", ANY);
@@ -495,7 +508,7 @@ static void set_defaults(struct fake *f)
     strcpy(f->facts.value[FACT_isa], "avx2");
     strcpy(f->facts.value[FACT_threads], "2");
     strcpy(f->facts.value[FACT_onednn], "2.6.3");
-    read_times(f, "100,80,120,101,150,95");
+    read_times(f->times, &f->n, "100,80,120,101,150,95");
     f->jitter = 0.01;
     f->seed = 1;
 }
@@ -509,6 +522,8 @@ int main(int argc, char **argv)
     set_defaults(f);
     for (int i = 1; i < argc; i++)
         read_word(f, argv[i]);
+    if (f->n_hot)
+        f->backend.run_hot = fake_run_hot;
     for (size_t i = 0; i < f->n; i++) {
         snprintf(f->text[i][0], sizeof f->text[i][0], "{\"id\":%zu}", i);
         snprintf(f->text[i][1], sizeof f->text[i][1], "fake tactic %zu", i);

@@ -104,6 +104,13 @@ static int small_run(void *self, size_t i, struct worker_sample *out, struct dia
     return fail_two(i, d);
 }
 
+static int small_run_hot(void *self, size_t i, struct worker_sample *out, struct diag *d)
+{
+    (void)self;
+    *out = (struct worker_sample){ 1.0 + (double)i, 1.0, false };
+    return fail_two(i, d);
+}
+
 static double small_flush(const void *self)
 {
     (void)self;
@@ -123,7 +130,7 @@ static void small_close(void *self)
 
 static const struct worker_backend small = { "onednn", "small 1", "method-1", { "matmul" },
     small_hello, small_open, small_count, small_candidate, small_look, small_check, small_run,
-    small_flush, small_clock, small_close };
+    small_flush, small_clock, small_close, small_run_hot };
 
 // --- the daemon's side ---
 
@@ -214,12 +221,17 @@ static void say_candidate(struct peer *p, enum line line, uint64_t candidate)
     say(p, line, &look);
 }
 
-static void say_run(struct peer *p, uint64_t *order, size_t n)
+static void say_run_as(struct peer *p, uint64_t *order, size_t n, const char *flush)
 {
-    struct rec_run run = { .order = { order, n } };
+    struct rec_run run = { .order = { order, n }, .flush = flush };
 
     REC_SET(&run, run, round, 6);
     say(p, LINE_run, &run);
+}
+
+static void say_run(struct peer *p, uint64_t *order, size_t n)
+{
+    say_run_as(p, order, n, NULL);
 }
 
 // Closes our end; returns the worker's exit status, having seen that it said nothing more.
@@ -236,12 +248,17 @@ static int finish(struct peer *p)
     return WEXITSTATUS(status);
 }
 
-static void start_open(struct peer *p)
+static void start_open_as(struct peer *p, const struct worker_backend *backend)
 {
-    start(p, &small);
+    start(p, backend);
     assert_non_null(hear(p, LINE_hello));
     say_open(p, PROBLEM("onednn", "4"));
     assert_non_null(hear(p, LINE_opened));
+}
+
+static void start_open(struct peer *p)
+{
+    start_open_as(p, &small);
 }
 
 // --- tests ---
@@ -393,6 +410,53 @@ static void rounds_keep_their_order(void **state)
     assert_int_equal(finish(&p), 0);
 }
 
+static void a_round_is_cold_unless_it_says_hot(void **state)
+{
+    uint64_t order[] = { 1, 0, 1 }, with_bad[] = { 0, 2 };
+    const struct rec_samples *samples;
+    struct peer p;
+
+    (void)state;
+    start_open(&p);
+    say_run_as(&p, order, 3, "hot");
+    samples = hear(&p, LINE_samples);
+    assert_int_equal(samples->device_us.n, 3);
+    for (int i = 0; i < 3; i++)
+        assert_true(samples->device_us.items[i] == 1.0 + (double)order[i]);
+    say_run_as(&p, order, 3, "cold");
+    samples = hear(&p, LINE_samples);
+    assert_true(samples->device_us.items[0] == 11.0);
+    say_run_as(&p, with_bad, 2, "hot");
+    assert_int_equal(((const struct rec_failed *)hear(&p, LINE_failed))->candidate, 2);
+    assert_int_equal(finish(&p), 0);
+}
+
+static void what_cannot_be_launched_so_is_refused(void **state)
+{
+    struct worker_backend cold_only = small;
+    uint64_t order[] = { 1, 0 };
+    const struct rec_failed *failed;
+    struct peer p;
+
+    (void)state;
+    start_open(&p);
+    say_run_as(&p, order, 2, "lukewarm");
+    failed = hear(&p, LINE_failed);
+    assert_int_equal(failed->candidate, 1);
+    assert_string_equal(failed->detail, "'lukewarm' is neither cold nor hot");
+    assert_int_equal(finish(&p), 0);
+    cold_only.run_hot = NULL;
+    start_open_as(&p, &cold_only);
+    say_run_as(&p, order, 2, "hot");
+    assert_string_equal(((const struct rec_failed *)hear(&p, LINE_failed))->detail,
+        "this worker launches cold only");
+    say_run_as(&p, order, 0, "hot");
+    assert_int_equal(((const struct rec_failed *)hear(&p, LINE_failed))->candidate, 0);
+    say_run(&p, order, 2);
+    assert_non_null(hear(&p, LINE_samples));
+    assert_int_equal(finish(&p), 0);
+}
+
 static void a_round_has_a_bound(void **state)
 {
     static uint64_t order[FRAME_MAX_ORDER + 1];
@@ -495,6 +559,8 @@ int main(void)
         cmocka_unit_test(refusals_say_why),
         cmocka_unit_test(looks_and_checks_carry_what_the_backend_saw),
         cmocka_unit_test(rounds_keep_their_order),
+        cmocka_unit_test(a_round_is_cold_unless_it_says_hot),
+        cmocka_unit_test(what_cannot_be_launched_so_is_refused),
         cmocka_unit_test(a_round_has_a_bound),
         cmocka_unit_test(questions_out_of_turn_are_answered_too),
         cmocka_unit_test(lines_may_come_in_pieces_and_together),
