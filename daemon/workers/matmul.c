@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,15 @@ static bool word_is(const struct key *k, const char *dim, const char *word)
     uint64_t size;
 
     return key_dim(k, dim, &size, have, sizeof have) && !strcmp(have, word);
+}
+
+// `epilogue` with or without a bias before it.
+static bool epilogue_is(const struct key *k, const char *word)
+{
+    char with_bias[32];
+
+    snprintf(with_bias, sizeof with_bias, "bias_%s", word);
+    return word_is(k, "epilogue", word) || word_is(k, "epilogue", with_bias);
 }
 
 static enum dtype type_of(const struct key *k, const char *dim)
@@ -51,7 +61,6 @@ static double tensor_scale(const struct verify_product *p)
 int matmul_read(const struct key *k, struct matmul *out, struct diag *d)
 {
     struct verify_product *p = &out->p;
-    bool relu = word_is(k, "epilogue", "relu") || word_is(k, "epilogue", "bias_relu");
 
     memset(out, 0, sizeof *out);
     p->batch = size_of(k, "batch");
@@ -61,21 +70,21 @@ int matmul_read(const struct key *k, struct matmul *out, struct diag *d)
     p->a = type_of(k, "a");
     p->b = type_of(k, "b");
     p->out = type_of(k, "out");
-    p->acc = type_of(k, "acc");
+    out->is_tf32 = word_is(k, "acc", "tf32");
+    p->acc = out->is_tf32 ? DTYPE_f32 : type_of(k, "acc");
     p->b_is_nk = word_is(k, "layout", "tn");
-    p->epilogue = relu ? VERIFY_RELU : VERIFY_NONE;
-    out->has_bias = word_is(k, "epilogue", "bias") || word_is(k, "epilogue", "bias_relu");
+    p->epilogue = epilogue_is(k, "relu")   ? VERIFY_RELU
+                  : epilogue_is(k, "gelu") ? VERIFY_GELU
+                                           : VERIFY_NONE;
+    out->has_bias = word_is(k, "epilogue", "bias") || word_is(k, "epilogue", "bias_relu") ||
+                    word_is(k, "epilogue", "bias_gelu");
     out->is_row_scaled = word_is(k, "scale", "row");
     out->granted_bytes = size_of(k, "workspace_bytes");
     if (p->a == DTYPE_COUNT || p->b == DTYPE_COUNT || p->out == DTYPE_COUNT)
         return unsupported(d, "a", "an element type no worker knows");
     if (p->acc == DTYPE_COUNT)
         return unsupported(d, "acc", "an accumulation no worker can judge");
-    if (!relu && !out->has_bias && !word_is(k, "epilogue", "none"))
-        return unsupported(d, "epilogue", "libraries differ in their gelu, and the key names none");
     p->scale = word_is(k, "scale", "tensor") ? tensor_scale(p) : 1.0;
-    if (!verify_affords(p))
-        return unsupported(d, "epilogue", "too large to check: only linear results can be sampled");
     return 0;
 }
 

@@ -13,15 +13,17 @@
 struct matmul {
     struct verify_product p; // data pointers unset
     bool has_bias, is_row_scaled;
-    bool scales_bias;       // set by a backend whose library adds the bias before it scales
+    bool is_tf32;     // acc: products of inputs rounded to 10 bits, added as f32; p.acc is f32
+    bool scales_bias; // set by a backend whose library adds the bias before it scales
     uint64_t granted_bytes; // scratch memory the caller grants
 };
 
 enum {
-    MATMUL_E_UNSUPPORTED = 1, // no library's worker can run or judge it
+    MATMUL_E_UNSUPPORTED = 1, // no library's worker can run it
 };
 
-// Reads a key of op matmul. 0, or MATMUL_E_UNSUPPORTED with `d` naming the dimension.
+// Reads a key of op matmul; whether the result can be judged is the caller's to ask. 0, or
+// MATMUL_E_UNSUPPORTED with `d` naming the dimension.
 int matmul_read(const struct key *k, struct matmul *out, struct diag *d);
 
 // Dense bytes of each tensor; 10^15 stands for anything larger.

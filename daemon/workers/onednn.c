@@ -119,8 +119,14 @@ static int read_key(const struct key *k, struct problem *q, struct diag *d)
     q->matmul.scales_bias = true;
     if (p->acc != (dtype_infos[p->a].is_integer ? DTYPE_s32 : DTYPE_f32))
         return unsupported(d, "acc", "oneDNN accumulates floats in f32 and integers in s32");
+    if (q->matmul.is_tf32)
+        return unsupported(d, "acc", "oneDNN has no tf32 on a CPU");
     if (q->matmul.is_row_scaled)
         return unsupported(d, "scale", "oneDNN has no scale a row of the activations");
+    if (p->epilogue == VERIFY_GELU)
+        return unsupported(d, "epilogue", "oneDNN has two forms of gelu, and the key names none");
+    if (!verify_affords(p))
+        return unsupported(d, "epilogue", "too large to check: only linear results can be sampled");
     return 0;
 }
 
