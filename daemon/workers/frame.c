@@ -371,6 +371,17 @@ static int serve(struct frame *f)
     return r > 0 ? r : complain(EXIT_SYSTEM, "cannot answer", NULL);
 }
 
+const char *frame_library(int *argc, char **argv)
+{
+    const char *path = *argc > 2 && !strcmp(argv[1], "--library") ? argv[2] : NULL;
+
+    if (path) {
+        memmove(&argv[1], &argv[3], (size_t)(*argc - 2) * sizeof argv[1]); // with the NULL behind
+        *argc -= 2;
+    }
+    return path;
+}
+
 int frame_main(const struct worker_backend *backend, void *self, int argc, char **argv)
 {
     struct frame f = { .backend = backend, .self = self, .fd = FRAME_FD };
@@ -380,8 +391,8 @@ int frame_main(const struct worker_backend *backend, void *self, int argc, char 
 
     if (argc > 1 && !only_hello) {
         fprintf(stderr,
-            "usage: %s [--hello]\nStarted by tacticd, which talks to it on file descriptor 3.\n",
-            argv[0]);
+            "usage: %s %s[--hello]\nStarted by tacticd, which talks to it on file descriptor 3.\n",
+            argv[0], backend->options ? backend->options : "");
         return EXIT_USAGE;
     }
     if (!only_hello &&

@@ -50,6 +50,7 @@ struct worker_backend {
     const char *program; // name and version of this worker
     const char *method;  // method id of its timing
     const char *ops[8];  // NULL-terminated
+    const char *options; // what it takes besides --hello, for the usage; NULL = nothing
 
     // The facts of this process, sealed. 0, or -errno: then the worker exits.
     int (*hello)(void *self, struct fingerprint *out, struct diag *d);
@@ -75,6 +76,10 @@ struct worker_backend {
     // with. NULL = refused.
     int (*run_hot)(void *self, size_t i, struct worker_sample *out, struct diag *d);
 };
+
+// Takes `--library PATH` out of the arguments, in front of any others. The path, or NULL if there
+// is none; what cannot be understood stays for frame_main to refuse.
+const char *frame_library(int *argc, char **argv);
 
 // Serves the daemon on FRAME_FD until it closes its end. `--hello` in argv prints the first line to
 // stdout instead. Returns the exit status: 0, 64 usage, 69 hello failed, 71 system error, 76 the

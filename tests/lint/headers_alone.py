@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each header compiles alone, so an include line says all that it needs."""
 import os
+import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ CUDA = [f"-isystem{folder}" for folder in
         (os.path.dirname(os.path.dirname(shutil.which("nvcc") or "")) + "/include", "/usr/local/cuda/include")
         if os.path.exists(folder + "/cuda.h")]
 # What only a build with CUDA compiles, as the build without it says by itself.
-WITHOUT_CUDA = "fatal error: cuda.h: No such file"
+WITHOUT_CUDA = re.compile(r"fatal error: (cuda|cublasLt)\.h: No such file")
 
 
 def compile_alone(root, name):
@@ -23,7 +24,7 @@ def compile_alone(root, name):
         input=f'#include "{name}"\ntypedef int nothing_else;\n', capture_output=True, text=True,
     )
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
-    if done.returncode == 0 or WITHOUT_CUDA in done.stderr:
+    if done.returncode == 0 or WITHOUT_CUDA.search(done.stderr):
         return None
     first = errors[0].replace(f"{root}/", "") if errors else done.stderr.strip()
     return f"{name}:1: does not compile alone: {first}"

@@ -128,7 +128,7 @@ static void small_close(void *self)
     (void)self;
 }
 
-static const struct worker_backend small = { "onednn", "small 1", "method-1", { "matmul" },
+static const struct worker_backend small = { "onednn", "small 1", "method-1", { "matmul" }, NULL,
     small_hello, small_open, small_count, small_candidate, small_look, small_check, small_run,
     small_flush, small_clock, small_close, small_run_hot };
 
@@ -550,9 +550,28 @@ static void an_endless_line_ends_the_worker(void **state)
     assert_int_equal(finish(&p), 76);
 }
 
+static void a_library_is_taken_from_the_arguments(void **state)
+{
+    char *with[] = { "w", "--library", "/x/lib.so", "--hello", NULL };
+    char *half[] = { "w", "--library", NULL }, *without[] = { "w", "--hello", NULL };
+    int n = 4;
+
+    (void)state;
+    assert_string_equal(frame_library(&n, with), "/x/lib.so");
+    assert_int_equal(n, 2);
+    assert_string_equal(with[1], "--hello");
+    assert_null(with[2]);
+    n = 2;
+    assert_null(frame_library(&n, half));
+    assert_int_equal(n, 2);
+    assert_null(frame_library(&n, without));
+    assert_int_equal(n, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_library_is_taken_from_the_arguments),
         cmocka_unit_test(it_says_what_it_is),
         cmocka_unit_test(a_worker_without_its_library_says_so_by_its_status),
         cmocka_unit_test(open_lists_the_space),
