@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/facts.h"
 #include "daemon/workers/bench.h"
 #include "daemon/workers/cublaslt_problem.h"
 #include "daemon/workers/cublaslt_space.h"
@@ -69,16 +68,9 @@ static void put_version(size_t version, char out[FACT_VALUE_BYTES])
 
 static void put_facts(struct cublaslt *c, struct fingerprint *out)
 {
-    struct fingerprint loaded;
-
-    facts_detect(&loaded);
-    memset(out, 0, sizeof *out);
     gpu_facts(c->gpu, out);
-    memcpy(out->value[FACT_cublaslt], loaded.value[FACT_cublaslt], FACT_VALUE_BYTES);
     if (!out->value[FACT_cublaslt][0])
         put_version(c->calls.GetVersion(), out->value[FACT_cublaslt]);
-    if (!out->value[FACT_cuda][0])
-        memcpy(out->value[FACT_cuda], loaded.value[FACT_cuda], FACT_VALUE_BYTES);
     libhash_of((const void *)(uintptr_t)c->calls.GetVersion, out->value[FACT_library_hash]);
     fingerprint_seal(out);
 }
@@ -111,23 +103,27 @@ static void cublaslt_close(void *self)
     c->problem = NULL;
 }
 
-// What the problem takes besides scratch memory, and what the cap leaves for that.
+// Refuses what the cap cannot hold, and says what it leaves for scratch memory.
 static int check_cap(struct cublaslt *c, uint64_t cap_bytes, uint64_t *left_bytes, struct diag *d)
 {
     const struct problem *q = c->problem;
-    const uint64_t native_bytes = q->space.items[0].workspace_bytes;
-    double tensors = matmul_device_bytes(&q->lt.matmul, &q->lt.plan) + (double)gpu_taken(c->gpu);
-    double all = tensors + (double)native_bytes;
+    const double native_bytes = (double)q->space.items[0].workspace_bytes;
+    double tensors = matmul_device_bytes(&q->lt.matmul, &q->lt.plan), all, left;
+    void *nothing;
+    // The first memory brings what timing needs with it, and that counts too.
+    int r = gpu_take(c->gpu, 0, &nothing, d);
 
-    if (all > (double)cap_bytes) {
+    if (r)
+        return r;
+    gpu_give(c->gpu, nothing);
+    all = tensors + native_bytes + (double)gpu_taken(c->gpu);
+    left = (double)cap_bytes - (all - native_bytes);
+    if (left < native_bytes) {
         diag_set(d, NULL, "needs %.0f MiB, of which native's workspace %.0f; the cap is %.0f MiB",
-            ceil(all / 0x1p20), ceil((double)native_bytes / 0x1p20),
-            floor((double)cap_bytes / 0x1p20));
+            ceil(all / 0x1p20), ceil(native_bytes / 0x1p20), floor((double)cap_bytes / 0x1p20));
         return WORKER_E_MEMORY;
     }
-    // A page for the allocator to round up in.
-    *left_bytes = cap_bytes - (uint64_t)tensors;
-    *left_bytes = *left_bytes > native_bytes + 4096 ? *left_bytes - 4096 : native_bytes;
+    *left_bytes = (uint64_t)left;
     return 0;
 }
 
@@ -270,6 +266,15 @@ static int cublaslt_run(void *self, size_t i, struct worker_sample *out, struct 
     return gpu_launch_cold(c->gpu, &launch, out, d);
 }
 
+static int cublaslt_run_hot(void *self, size_t i, struct worker_sample *out, struct diag *d)
+{
+    struct cublaslt *c = self;
+    struct launch l = { c, i, 0 };
+    const struct gpu_launch launch = launch_of(&l);
+
+    return gpu_launch_hot(c->gpu, &launch, out, d);
+}
+
 static double cublaslt_flush_us(const void *self)
 {
     return gpu_flush_us(((const struct cublaslt *)self)->gpu);
@@ -296,6 +301,7 @@ const struct worker_backend cublaslt_backend = {
     .flush_us = cublaslt_flush_us,
     .clock_mhz = cublaslt_clock_mhz,
     .close = cublaslt_close,
+    .run_hot = cublaslt_run_hot,
 };
 
 // --- its life ---
