@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_cublaslt: what the cuBLASLt worker makes of keys, algorithms and the library's answers, with
-// a small library of its own behind the table of calls. What the real one says is tested on a GPU.
+// a small library (fake_cublaslt.h) behind the table of calls. What the real one says is tested on
+// a GPU.
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,276 +18,19 @@
 #include "daemon/workers/cublaslt_space.h"
 #include "daemon/workers/cublaslt_tactic.h"
 #include "daemon/workers/frame.h"
+#include "tests/fake/fake_cublaslt.h"
 
 #define MIB (UINT64_C(1) << 20)
 
-// --- a library ---
+static struct cublaslt_calls calls;
 
-struct fake_layout {
-    cudaDataType type;
-    uint64_t rows, columns;
-    int64_t ld, stride;
-    int32_t batch;
-};
-
-struct fake_desc {
-    unsigned char value[64][8];
-    cublasComputeType_t compute;
-    cudaDataType scale;
-};
-
-static int alive;          // descriptions that were made and not destroyed
-static int asked;          // questions to the heuristic
-static int broken_first;   // its first results are unusable
-static bool knows_nothing; // it has no algorithm
-
-#define TILES 9
-static const uint32_t tile_ids[TILES] = { CUBLASLT_MATMUL_TILE_64x64, CUBLASLT_MATMUL_TILE_64x128,
-    CUBLASLT_MATMUL_TILE_128x64, CUBLASLT_MATMUL_TILE_64x256, CUBLASLT_MATMUL_TILE_128x128,
-    CUBLASLT_MATMUL_TILE_256x64, CUBLASLT_MATMUL_TILE_128x256, CUBLASLT_MATMUL_TILE_256x128,
-    CUBLASLT_MATMUL_TILE_128x192 };
-
-#define HIDDEN UINT64_C(0xfeed) // what an algorithm of the heuristic holds besides its attributes
-
-static struct fake_desc *desc_of(cublasLtMatmulDesc_t d)
+static int find_calls(void **state)
 {
-    return (struct fake_desc *)d;
+    struct diag d = { 0 };
+
+    (void)state;
+    return cublaslt_calls_find(&calls, dlopen(NULL, RTLD_NOW), &d);
 }
-
-static struct fake_layout *layout_of(cublasLtMatrixLayout_t l)
-{
-    return (struct fake_layout *)l;
-}
-
-static cublasStatus_t desc_create(
-    cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
-{
-    struct fake_desc *d = calloc(1, sizeof *d);
-
-    assert_non_null(d);
-    d->compute = compute;
-    d->scale = scale;
-    *out = (cublasLtMatmulDesc_t)d;
-    alive++;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t desc_destroy(cublasLtMatmulDesc_t d)
-{
-    free(d);
-    alive--;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t desc_set(
-    cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t which, const void *value, size_t size)
-{
-    assert_in_range(size, 1, 8);
-    memcpy(desc_of(d)->value[which], value, size);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static int32_t desc_int(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t which)
-{
-    int32_t value;
-
-    memcpy(&value, desc_of(d)->value[which], sizeof value);
-    return value;
-}
-
-static cublasStatus_t layout_create(
-    cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t columns, int64_t ld)
-{
-    struct fake_layout *l = calloc(1, sizeof *l);
-
-    assert_non_null(l);
-    *l = (struct fake_layout){ type, rows, columns, ld, 0, 1 };
-    *out = (cublasLtMatrixLayout_t)l;
-    alive++;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t layout_destroy(cublasLtMatrixLayout_t l)
-{
-    free(l);
-    alive--;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t layout_set(
-    cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t which, const void *value, size_t size)
-{
-    if (which == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
-        memcpy(&layout_of(l)->batch, value, size);
-    else
-        memcpy(&layout_of(l)->stride, value, size);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t preference_create(cublasLtMatmulPreference_t *out)
-{
-    *out = calloc(1, sizeof(uint64_t));
-    assert_non_null(*out);
-    alive++;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t preference_destroy(cublasLtMatmulPreference_t p)
-{
-    free(p);
-    alive--;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t preference_set(cublasLtMatmulPreference_t p,
-    cublasLtMatmulPreferenceAttributes_t which, const void *value, size_t size)
-{
-    assert_int_equal(which, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
-    memcpy(p, value, size);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-// An algorithm is its nine attributes, 32 bits each, and a word that nobody can set.
-static uint32_t *words_of(const cublasLtMatmulAlgo_t *algo)
-{
-    return (uint32_t *)(uintptr_t)algo->data;
-}
-
-static cublasStatus_t algo_init(cublasLtHandle_t handle, cublasComputeType_t compute,
-    cudaDataType_t scale, cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cudaDataType_t d,
-    int id, cublasLtMatmulAlgo_t *out)
-{
-    (void)handle, (void)compute, (void)scale, (void)a, (void)b, (void)c, (void)d;
-    memset(out, 0, sizeof *out);
-    words_of(out)[CUBLASLT_ALGO_CONFIG_ID] = (uint32_t)id;
-    words_of(out)[CUBLASLT_ALGO_CONFIG_SPLITK_NUM] = 1;
-    return id == 66 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
-}
-
-static bool is_short(cublasLtMatmulAlgoConfigAttributes_t which)
-{
-    return which == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID ||
-           which == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;
-}
-
-static cublasStatus_t algo_get(const cublasLtMatmulAlgo_t *algo,
-    cublasLtMatmulAlgoConfigAttributes_t which, void *out, size_t size, size_t *written)
-{
-    assert_int_equal(size, is_short(which) ? 2 : 4);
-    memcpy(out, &words_of(algo)[which], size);
-    *written = size;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t algo_set(cublasLtMatmulAlgo_t *algo,
-    cublasLtMatmulAlgoConfigAttributes_t which, const void *value, size_t size)
-{
-    assert_int_equal(size, is_short(which) ? 2 : 4);
-    if (which == CUBLASLT_ALGO_CONFIG_ID)
-        return CUBLAS_STATUS_INVALID_VALUE;
-    words_of(algo)[which] = 0;
-    memcpy(&words_of(algo)[which], value, size);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static uint64_t needs_bytes(const cublasLtMatmulAlgo_t *algo)
-{
-    uint64_t splits = words_of(algo)[CUBLASLT_ALGO_CONFIG_SPLITK_NUM];
-
-    return splits > 1 ? splits * MIB : 0;
-}
-
-static cublasStatus_t algo_check(cublasLtHandle_t handle, cublasLtMatmulDesc_t d,
-    cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-    cublasLtMatrixLayout_t e, const cublasLtMatmulAlgo_t *algo,
-    cublasLtMatmulHeuristicResult_t *out)
-{
-    const uint32_t tile = words_of(algo)[CUBLASLT_ALGO_CONFIG_TILE_ID];
-    bool knows_tile = false;
-
-    (void)handle, (void)a, (void)b, (void)c, (void)e;
-    assert_int_equal(desc_int(d, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), 0);
-    for (int i = 0; i < TILES; i++)
-        knows_tile = knows_tile || tile_ids[i] == tile;
-    memset(out, 0, sizeof *out);
-    out->workspaceSize = needs_bytes(algo);
-    // As on a device whose clusters are of four at most.
-    return knows_tile && words_of(algo)[CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID] <=
-                             CUBLASLT_CLUSTER_SHAPE_2x2x1
-               ? CUBLAS_STATUS_SUCCESS
-               : CUBLAS_STATUS_NOT_SUPPORTED;
-}
-
-static cublasStatus_t algo_cap(const cublasLtMatmulAlgo_t *algo,
-    cublasLtMatmulAlgoCapAttributes_t which, void *out, size_t size, size_t *written)
-{
-    (void)algo;
-    assert_int_equal(which, CUBLASLT_ALGO_CAP_TILE_IDS);
-    *written = sizeof tile_ids;
-    if (size)
-        memcpy(out, tile_ids, size);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-// What it says depends on the number of rows, the device's part and the workspace, as the real
-// one's does; one of its answers is of another workspace's need.
-static cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t d,
-    cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-    cublasLtMatrixLayout_t e, cublasLtMatmulPreference_t preference, int wanted,
-    cublasLtMatmulHeuristicResult_t out[], int *n)
-{
-    const uint64_t m = layout_of(b)->columns;
-    uint64_t workspace_bytes;
-
-    (void)handle, (void)a, (void)c, (void)e;
-    asked++;
-    memcpy(&workspace_bytes, preference, sizeof workspace_bytes);
-    if (knows_nothing)
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    assert_true(wanted >= 8);
-    *n = 8;
-    for (int i = 0; i < 8; i++) {
-        uint32_t *words;
-
-        memset(&out[i], 0, sizeof out[i]);
-        out[i].state = i < broken_first ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
-        words = words_of(&out[i].algo);
-        words[CUBLASLT_ALGO_CONFIG_ID] = 66;
-        words[CUBLASLT_ALGO_CONFIG_TILE_ID] = tile_ids[(m / 8 + (uint64_t)i) % TILES];
-        words[CUBLASLT_ALGO_CONFIG_STAGES_ID] =
-            CUBLASLT_MATMUL_STAGES_64x3 +
-            (uint32_t)desc_int(d, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET) % 4u;
-        words[CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID] = CUBLASLT_CLUSTER_SHAPE_2x1x1;
-        words[CUBLASLT_ALGO_CONFIG_SPLITK_NUM] = workspace_bytes >= 4 * MIB && i % 2 ? 4 : 1;
-        out[i].algo.data[7] = HIDDEN;
-        out[i].workspaceSize = needs_bytes(&out[i].algo);
-    }
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static const char *status_string(cublasStatus_t s)
-{
-    return s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported" : "something else";
-}
-
-static const struct cublaslt_calls calls = {
-    .GetStatusString = status_string,
-    .MatmulDescCreate = desc_create,
-    .MatmulDescDestroy = desc_destroy,
-    .MatmulDescSetAttribute = desc_set,
-    .MatrixLayoutCreate = layout_create,
-    .MatrixLayoutDestroy = layout_destroy,
-    .MatrixLayoutSetAttribute = layout_set,
-    .MatmulPreferenceCreate = preference_create,
-    .MatmulPreferenceDestroy = preference_destroy,
-    .MatmulPreferenceSetAttribute = preference_set,
-    .MatmulAlgoGetHeuristic = heuristic,
-    .MatmulAlgoInit = algo_init,
-    .MatmulAlgoCheck = algo_check,
-    .MatmulAlgoCapGetAttribute = algo_cap,
-    .MatmulAlgoConfigGetAttribute = algo_get,
-    .MatmulAlgoConfigSetAttribute = algo_set,
-};
 
 // --- tactics ---
 
@@ -372,10 +117,13 @@ static void a_library_without_a_function_is_named(void **state)
 {
     struct cublaslt_calls found;
     struct diag d = { 0 };
+    void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
 
     (void)state;
-    assert_int_not_equal(cublaslt_calls_find(&found, NULL, &d), 0); // this program itself
+    assert_non_null(libc);
+    assert_int_not_equal(cublaslt_calls_find(&found, libc, &d), 0);
     assert_non_null(strstr(d.sentence, "cublasLtCreate"));
+    dlclose(libc);
 }
 
 // --- names and neighbours ---
@@ -430,7 +178,7 @@ static void clusters_lie_beside_each_other(void **state)
 static void tiles_lie_beside_each_other(void **state)
 {
     int64_t out[CUBLASLT_MAX_BESIDE];
-    size_t n = cublaslt_tiles_beside(CUBLASLT_MATMUL_TILE_128x128, tile_ids, TILES, out);
+    size_t n = cublaslt_tiles_beside(CUBLASLT_MATMUL_TILE_128x128, fake_tiles, FAKE_TILES, out);
 
     (void)state;
     assert_int_equal(n, 4);
@@ -438,7 +186,7 @@ static void tiles_lie_beside_each_other(void **state)
     assert_int_equal(out[1], CUBLASLT_MATMUL_TILE_256x128);
     assert_int_equal(out[2], CUBLASLT_MATMUL_TILE_128x64);
     assert_int_equal(out[3], CUBLASLT_MATMUL_TILE_128x192); // nearer than 128x256
-    assert_int_equal(cublaslt_tiles_beside(60000, tile_ids, TILES, out), 0);
+    assert_int_equal(cublaslt_tiles_beside(60000, fake_tiles, FAKE_TILES, out), 0);
 }
 
 // --- keys ---
@@ -587,7 +335,7 @@ static void open_problem(const char *text, struct cublaslt_problem *p)
 static void expect_layout(
     cublasLtMatrixLayout_t l, cudaDataType type, uint64_t rows, uint64_t columns, int32_t batch)
 {
-    const struct fake_layout *is = layout_of(l);
+    const struct fake_layout *is = fake_layout(l);
 
     assert_int_equal(is->type, type);
     assert_int_equal(is->rows, rows);
@@ -611,32 +359,34 @@ static void rows_become_columns(void **state)
     expect_layout(p.shape.a, CUDA_R_16BF, 32, 64, 3);
     expect_layout(p.shape.b, CUDA_R_16BF, 32, 5, 3);
     expect_layout(p.shape.d, CUDA_R_32F, 64, 5, 3);
-    assert_int_equal(desc_int(p.desc, CUBLASLT_MATMUL_DESC_TRANSA), CUBLAS_OP_T);
-    assert_int_equal(desc_int(p.desc, CUBLASLT_MATMUL_DESC_TRANSB), CUBLAS_OP_N);
-    assert_int_equal(desc_int(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE), CUBLASLT_EPILOGUE_GELU_BIAS);
-    assert_int_equal(desc_int(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE), CUDA_R_32F);
+    assert_int_equal(fake_desc_int(p.desc, CUBLASLT_MATMUL_DESC_TRANSA), CUBLAS_OP_T);
+    assert_int_equal(fake_desc_int(p.desc, CUBLASLT_MATMUL_DESC_TRANSB), CUBLAS_OP_N);
+    assert_int_equal(
+        fake_desc_int(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE), CUBLASLT_EPILOGUE_GELU_BIAS);
+    assert_int_equal(fake_desc_int(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE), CUDA_R_32F);
     assert_int_equal(cublaslt_problem_point(&p, &t, &d), 0);
-    memcpy(&pointer, desc_of(p.desc)->value[CUBLASLT_MATMUL_DESC_BIAS_POINTER], sizeof pointer);
+    memcpy(&pointer, fake_desc(p.desc)->value[CUBLASLT_MATMUL_DESC_BIAS_POINTER], sizeof pointer);
     assert_ptr_equal(pointer, t.bias);
     cublaslt_problem_fini(&p);
 
     open_problem(
         KEY("bf16", "bf16", "bf16", "f32", "nn", "1", "5", "64", "32", "relu", "none", "0"), &p);
     expect_layout(p.shape.a, CUDA_R_16BF, 64, 32, 1);
-    assert_int_equal(desc_int(p.desc, CUBLASLT_MATMUL_DESC_TRANSA), CUBLAS_OP_N);
-    assert_int_equal(desc_int(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE), CUBLASLT_EPILOGUE_RELU);
+    assert_int_equal(fake_desc_int(p.desc, CUBLASLT_MATMUL_DESC_TRANSA), CUBLAS_OP_N);
+    assert_int_equal(fake_desc_int(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE), CUBLASLT_EPILOGUE_RELU);
     cublaslt_problem_fini(&p);
 
     // The library's left factor is the weights.
     open_problem(
         KEY("e4m3", "e4m3", "bf16", "f32", "tn", "1", "5", "64", "32", "none", "row", "0"), &p);
     assert_int_equal(cublaslt_problem_point(&p, &t, &d), 0);
-    memcpy(&pointer, desc_of(p.desc)->value[CUBLASLT_MATMUL_DESC_A_SCALE_POINTER], sizeof pointer);
+    memcpy(
+        &pointer, fake_desc(p.desc)->value[CUBLASLT_MATMUL_DESC_A_SCALE_POINTER], sizeof pointer);
     assert_ptr_equal(pointer, t.b_scale);
-    assert_int_equal(desc_int(p.desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE),
+    assert_int_equal(fake_desc_int(p.desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE),
         CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
     cublaslt_problem_fini(&p);
-    assert_int_equal(alive, 0);
+    assert_int_equal(fake_cublaslt.alive, 0);
 }
 
 // --- the space ---
@@ -652,9 +402,9 @@ static void list_space(const char *key, uint64_t workspace_bytes, struct cublasl
     open_problem(key, &p);
     assert_int_equal(cublaslt_space_native(&p, s, &d), 0);
     cublaslt_space_fill(&p, s, workspace_bytes, 132);
-    assert_int_equal(desc_int(p.desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), 0);
+    assert_int_equal(fake_desc_int(p.desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), 0);
     cublaslt_problem_fini(&p);
-    assert_int_equal(alive, 0);
+    assert_int_equal(fake_cublaslt.alive, 0);
 }
 
 static void expect_space_is_sound(const struct cublaslt_space *s, uint64_t workspace_bytes)
@@ -668,8 +418,8 @@ static void expect_space_is_sound(const struct cublaslt_space *s, uint64_t works
         assert_memory_equal(&t, &c->tactic, sizeof t);
         assert_int_equal(cublaslt_tactic_read(&calls, &c->algo, &t), 0);
         assert_memory_equal(&t, &c->tactic, sizeof t);
-        assert_true(c->algo.data[7] != HIDDEN); // made from the text, not kept
-        assert_true(c->workspace_bytes == needs_bytes(&c->algo));
+        assert_true(c->algo.data[7] != FAKE_HIDDEN); // made from the text, not kept
+        assert_true(c->workspace_bytes == fake_needs_bytes(&c->algo));
         assert_true(c->workspace_bytes <= workspace_bytes);
         for (size_t k = 0; k < i; k++)
             assert_string_not_equal(s->items[k].text, c->text);
@@ -684,7 +434,7 @@ static void the_space_is_wider_than_the_heuristic(void **state)
     (void)state;
     list_space(BF16("16", "33554432"), 32 * MIB, &s);
     expect_space_is_sound(&s, 32 * MIB);
-    assert_int_equal(s.items[0].tactic.tile, tile_ids[2]); // what it says first for 16 rows
+    assert_int_equal(s.items[0].tactic.tile, fake_tiles[2]); // what it says first for 16 rows
     assert_true(s.n > 60);
     for (size_t i = 0; i < s.n; i++) {
         other_cluster = other_cluster || s.items[i].tactic.cluster != CUBLASLT_CLUSTER_SHAPE_2x1x1;
@@ -696,7 +446,7 @@ static void the_space_is_wider_than_the_heuristic(void **state)
     assert_int_equal(again.n, s.n);
     for (size_t i = 0; i < s.n; i++)
         assert_string_equal(again.items[i].text, s.items[i].text);
-    assert_true(asked < 200);
+    assert_true(fake_cublaslt.asked < 200);
 }
 
 static void the_workspace_is_kept(void **state)
@@ -717,10 +467,10 @@ static void results_that_do_not_run_are_not_native(void **state)
     static struct cublaslt_space s;
 
     (void)state;
-    broken_first = 3;
+    fake_cublaslt.broken_first = 3;
     list_space(BF16("16", "0"), 0, &s);
-    broken_first = 0;
-    assert_int_equal(s.items[0].tactic.tile, tile_ids[5]);
+    fake_cublaslt.broken_first = 0;
+    assert_int_equal(s.items[0].tactic.tile, fake_tiles[5]);
     expect_space_is_sound(&s, 0);
 }
 
@@ -744,7 +494,7 @@ static void no_algorithm_is_explained(void **state)
     static struct cublaslt_space s;
 
     (void)state;
-    knows_nothing = true;
+    fake_cublaslt.knows_nothing = true;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct cublaslt_problem p;
         struct diag d = { 0 };
@@ -756,8 +506,8 @@ static void no_algorithm_is_explained(void **state)
             fail_msg("%s: %s", cases[i].key, d.sentence);
         cublaslt_problem_fini(&p);
     }
-    knows_nothing = false;
-    assert_int_equal(alive, 0);
+    fake_cublaslt.knows_nothing = false;
+    assert_int_equal(fake_cublaslt.alive, 0);
 }
 
 int main(void)
@@ -779,5 +529,5 @@ int main(void)
         cmocka_unit_test(no_algorithm_is_explained),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, find_calls, NULL);
 }
