@@ -5,7 +5,6 @@
 #include <cublasLt.h>
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,22 +58,6 @@ static int open_library(struct cublaslt *c, struct diag *d)
     return -EIO;
 }
 
-// 130100 is 13.1.0, as an asker's process spells it too.
-static void put_version(size_t version, char out[FACT_VALUE_BYTES])
-{
-    snprintf(
-        out, FACT_VALUE_BYTES, "%zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
-}
-
-static void put_facts(struct cublaslt *c, struct fingerprint *out)
-{
-    gpu_facts(c->gpu, out);
-    if (!out->value[FACT_cublaslt][0])
-        put_version(c->calls.GetVersion(), out->value[FACT_cublaslt]);
-    libhash_of((const void *)(uintptr_t)c->calls.GetVersion, out->value[FACT_library_hash]);
-    fingerprint_seal(out);
-}
-
 static int cublaslt_hello(void *self, struct fingerprint *out, struct diag *d)
 {
     struct cublaslt *c = self;
@@ -82,9 +65,16 @@ static int cublaslt_hello(void *self, struct fingerprint *out, struct diag *d)
 
     if (!r && !c->handle)
         r = open_library(c, d);
-    if (!r)
-        put_facts(c, out);
-    return r;
+    if (r)
+        return r;
+    gpu_facts(c->gpu, out);
+    libhash_of((const void *)(uintptr_t)c->calls.GetVersion, out->value[FACT_library_hash]);
+    fingerprint_seal(out);
+    if (out->value[FACT_cublaslt][0])
+        return 0;
+    diag_set(
+        d, NULL, "which cuBLASLt is loaded cannot be told: two different ones are, or it is mute");
+    return -ENOENT;
 }
 
 // --- open ---

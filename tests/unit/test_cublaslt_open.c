@@ -33,6 +33,7 @@ struct gpu {
     uint64_t cap_bytes, taken_bytes;
     void *taken[MAX_TAKEN];
     uint64_t bytes[MAX_TAKEN];
+    bool is_mute; // says nothing of the library
 };
 
 static struct gpu the_gpu = { .info = { .sm_count = 132 }, .cap_bytes = UINT64_MAX };
@@ -57,9 +58,9 @@ const struct gpu_info *gpu_info(const struct gpu *g)
 
 void gpu_facts(const struct gpu *g, struct fingerprint *out)
 {
-    (void)g;
     memset(out, 0, sizeof *out);
     strcpy(out->value[FACT_device], "NVIDIA Played");
+    strcpy(out->value[FACT_cublaslt], g->is_mute ? "" : "130205");
     fingerprint_seal(out);
 }
 
@@ -301,7 +302,7 @@ static struct cublaslt *start(void)
 
     assert_non_null(c);
     assert_int_equal(b->hello(c, &fp, &d), 0);
-    assert_string_equal(fp.value[FACT_cublaslt], "13.2.5");
+    assert_string_equal(fp.value[FACT_cublaslt], "130205");
     assert_int_equal(strlen(fp.value[FACT_library_hash]), DIGEST_HEX_BYTES - 1);
     assert_string_equal(fp.value[FACT_device], "NVIDIA Played");
     return c;
@@ -463,9 +464,24 @@ static void what_is_refused_leaves_nothing_open(void **state)
     stop(c);
 }
 
+static void an_unknown_library_does_not_start(void **state)
+{
+    struct cublaslt *c = cublaslt_new(NULL);
+    struct fingerprint fp = { 0 };
+    struct diag d = { 0 };
+
+    (void)state;
+    the_gpu.is_mute = true;
+    assert_true(b->hello(c, &fp, &d) < 0);
+    assert_true(d.sentence[0]);
+    the_gpu.is_mute = false;
+    stop(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_unknown_library_does_not_start),
         cmocka_unit_test(every_product_is_the_key_s),
         cmocka_unit_test(candidates_are_looked_at_and_run),
         cmocka_unit_test(whatever_the_cap_all_is_given_back),
