@@ -7,48 +7,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/score/oracle.h"
+#include "tests/score/score.h"
+
 struct trace_head {
     int32_t m, n, k, columns, rounds, mode, unused[2];
 };
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double quantile(double *values, unsigned n, double q)
-{
-    qsort(values, n, sizeof *values, by_value);
-    double at = q * (n - 1);
-    unsigned low = (unsigned)at, high = low + 1 < n ? low + 1 : low;
-    return values[low] + (values[high] - values[low]) * (at - low);
-}
-
-// The oracle: median over all recorded rounds of log time less the round's median.
+// All recorded rounds judge.
 static void find_truth(struct problem *p)
 {
     unsigned cols = p->n + 1;
-    double *column = calloc(p->rounds, sizeof *column), *row = calloc(cols, sizeof *row);
-    double *centre = calloc(p->rounds, sizeof *centre);
-    for (unsigned i = 0; i < p->rounds; i++) {
-        for (unsigned c = 0; c < cols; c++)
-            row[c] = log(p->us[i * cols + c]);
-        centre[i] = quantile(row, cols, 0.5);
-    }
-    for (unsigned c = 0; c < p->n; c++) {
-        for (unsigned i = 0; i < p->rounds; i++)
-            column[i] = log(p->us[i * cols + c]) - centre[i];
-        p->truth[c] = exp(quantile(column, p->rounds, 0.5));
-    }
+    double *column = calloc(p->rounds, sizeof *column);
+    oracle_levels(p->us, cols, p->rounds, p->n, p->truth);
+    for (unsigned c = 0; c < p->n; c++)
+        p->truth[c] = exp(p->truth[c]);
     for (unsigned c = 0; c < cols; c++) {
         for (unsigned i = 0; i < p->rounds; i++)
             column[i] = p->us[i * cols + c];
         p->round_us += quantile(column, p->rounds, 0.5) + PROBLEM_FLUSH_US;
     }
     free(column);
-    free(row);
-    free(centre);
 }
 
 static bool read_times(FILE *in, struct problem *p)

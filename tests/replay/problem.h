@@ -53,6 +53,3 @@ double problem_launch(struct feed *f, unsigned column);
 struct feed feed_begin(const struct problem *p, uint32_t start);
 // One round: launches `cols` in this order.
 void feed_round(struct feed *f, const uint16_t *cols, unsigned n, double *us);
-
-// Sorts in place. numpy's way: linear between order statistics.
-double quantile(double *values, unsigned n, double q);

@@ -12,7 +12,7 @@
 #include "daemon/race.h"
 #include "tests/replay/reference.h"
 #include "tests/replay/rules.h"
-#include "tests/replay/score.h"
+#include "tests/score/score.h"
 
 #define SEED_SETS  5 // set 0 starts where reference.py started, the others elsewhere
 #define JUDGE_MS   50.0
@@ -70,6 +70,39 @@ static void draw_starts(uint32_t *starts, unsigned n, uint64_t seed, uint32_t in
         starts[i] = dice_below(&dice, UINT32_MAX);
 }
 
+// ---- sweeps
+
+static double best_of(const struct problem *p)
+{
+    double best = p->truth[0];
+    for (unsigned c = 1; c < p->n; c++)
+        best = p->truth[c] < best ? p->truth[c] : best;
+    return best;
+}
+
+// Sweeps `p` once from each start; seeds follow from `seed` and the position.
+static void sweep_problem(struct score *s, const struct problem *p, enum rule rule,
+    const uint32_t *starts, unsigned sweeps, uint64_t seed)
+{
+    double best = best_of(p);
+    int before = RACE_NOBODY;
+    for (unsigned i = 0; i < sweeps; i++) {
+        struct feed f = feed_begin(p, starts[i]);
+        struct dice dice = dice_stream(seed, DICE_OTHER, i);
+        struct rule_result r = rule_sweep(rule, &f, dice_next(&dice), before);
+        struct score_pick pick = { .regret = p->truth[r.winner] / best - 1,
+            .rounds = r.rounds,
+            .is_noisy = r.outcome == RACE_NOISY,
+            .is_repeated = r.repeated,
+            .gpu_us = f.gpu_us,
+            .base_us = 30 * p->round_us };
+        score_sweep(s, &pick);
+        if (i % 2)
+            score_pair(s, before == r.winner, p->truth[before] / p->truth[r.winner] - 1, 0);
+        before = i % 2 ? RACE_NOBODY : r.winner;
+    }
+}
+
 // ---- recorded
 
 static void sweep_trace(struct score *s, const struct problem_set *set, const struct reference *ref,
@@ -81,7 +114,7 @@ static void sweep_trace(struct score *s, const struct problem_set *set, const st
             memcpy(starts, ref->starts[i], sizeof starts);
         else
             draw_starts(starts, ref->sweeps, seed_set, i);
-        score_problem(s, &set->list[i], rule, starts, ref->sweeps, 1000 * seed_set + i);
+        sweep_problem(s, &set->list[i], rule, starts, ref->sweeps, 1000 * seed_set + i);
     }
 }
 
@@ -176,7 +209,7 @@ static void sweep_synthetic(
         for (unsigned i = 0; i < set.n; i++) {
             uint32_t starts[REFERENCE_MAX_SWEEPS];
             draw_starts(starts, y->sweeps, world, i);
-            score_problem(s, &set.list[i], rule, starts, y->sweeps, 1000 * world + i);
+            sweep_problem(s, &set.list[i], rule, starts, y->sweeps, 1000 * world + i);
         }
         problem_set_fini(&set);
     }

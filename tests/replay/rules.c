@@ -2,9 +2,10 @@
 // rules: see rules.h.
 #include "tests/replay/rules.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "tests/score/score.h"
 
 #define RULES_WORDS(name, words) [name] = words,
 static const char *const words_of[] = { RULES(RULES_WORDS) };
@@ -20,7 +21,7 @@ static struct rule_result interleaved(struct feed *f, unsigned rounds)
 {
     unsigned n = f->problem->n;
     uint16_t cols[PROBLEM_MAX_COLUMNS];
-    double us[PROBLEM_MAX_COLUMNS], best = INFINITY;
+    double us[PROBLEM_MAX_COLUMNS];
     double *times = calloc((size_t)(n + 1) * rounds, sizeof *times);
     struct rule_result out = { .rounds = rounds };
     for (unsigned c = 0; c <= n; c++)
@@ -30,13 +31,7 @@ static struct rule_result interleaved(struct feed *f, unsigned rounds)
         for (unsigned c = 0; c <= n; c++)
             times[c * rounds + i] = us[c];
     }
-    for (unsigned c = 0; c < n; c++) {
-        double median = quantile(&times[c * rounds], rounds, 0.5);
-        if (median < best) {
-            best = median;
-            out.winner = (int)c;
-        }
-    }
+    out.winner = (int)least_median(times, n, rounds);
     free(times);
     return out;
 }
