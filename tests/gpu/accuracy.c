@@ -36,6 +36,7 @@ static const char usage[] =
     "  --policies NAME,...  ours hot sequential-10 interleaved-10 interleaved-30 (all)\n"
     "  --sweeps N           wanted of each policy (20; 10 for shapes named moe-*)\n"
     "  --oracle-rounds N    wanted of the oracle (240)\n"
+    "  --off-rounds N       of the oracle at each token count between buckets (48)\n"
     "  --no-off             leave out the token counts between buckets\n"
     "  --merge DIR          take in the files of another directory; may be given several times\n"
     "  --memory-cap-gib N   the most memory a problem may take (64)\n"
@@ -47,7 +48,7 @@ struct options {
     const char *out;
     char *globs[MAX_GLOBS];
     const char *merges[MAX_MERGES];
-    unsigned n_globs, n_merges, sweeps, oracle_rounds, seconds;
+    unsigned n_globs, n_merges, sweeps, oracle_rounds, off_rounds, seconds;
     uint32_t policies;
     uint64_t memory_cap_bytes, seed;
     bool has_off, is_gate, is_list;
@@ -136,6 +137,7 @@ enum {
     OPT_POLICIES,
     OPT_SWEEPS,
     OPT_ORACLE,
+    OPT_OFF_ROUNDS,
     OPT_NO_OFF,
     OPT_MERGE,
     OPT_CAP,
@@ -152,6 +154,7 @@ static const struct option long_options[] = {
     { "policies", required_argument, NULL, OPT_POLICIES },
     { "sweeps", required_argument, NULL, OPT_SWEEPS },
     { "oracle-rounds", required_argument, NULL, OPT_ORACLE },
+    { "off-rounds", required_argument, NULL, OPT_OFF_ROUNDS },
     { "no-off", no_argument, NULL, OPT_NO_OFF },
     { "merge", required_argument, NULL, OPT_MERGE },
     { "memory-cap-gib", required_argument, NULL, OPT_CAP },
@@ -186,6 +189,9 @@ static void take_option(struct options *o, int option, char *value)
     case OPT_ORACLE:
         o->oracle_rounds = (unsigned)number(value, 100000);
         break;
+    case OPT_OFF_ROUNDS:
+        o->off_rounds = (unsigned)number(value, SHAPE_OFF_BLOCKS * SHAPE_BLOCK_ROUNDS);
+        break;
     case OPT_NO_OFF:
         o->has_off = false;
         break;
@@ -219,6 +225,7 @@ static void read_options(struct options *o, int argc, char **argv)
     unsigned given;
 
     *o = (struct options){ .oracle_rounds = SHAPE_ORACLE_ROUNDS,
+        .off_rounds = SHAPE_OFF_ROUNDS,
         .seconds = DEFAULT_S,
         .policies = (1u << POLICY_COUNT) - 1,
         .memory_cap_bytes = DEFAULT_CAP,
@@ -235,7 +242,8 @@ static void read_options(struct options *o, int argc, char **argv)
         shapes[i].sweeps = o->sweeps;
     if (!o->out && !o->is_list)
         misuse("--out is missing", NULL);
-    if (o->oracle_rounds < 2 * SHAPE_BLOCK_ROUNDS || o->policies == 0)
+    if (o->oracle_rounds < 2 * SHAPE_BLOCK_ROUNDS || o->off_rounds < 2 * SHAPE_BLOCK_ROUNDS ||
+        o->policies == 0)
         misuse("at least 24 rounds of the oracle and one policy", NULL);
     if (!o->seed)
         while (getrandom(&o->seed, sizeof o->seed, 0) != sizeof o->seed)
@@ -403,6 +411,7 @@ static void begin_run(struct run *run, const struct options *o, char *command)
     run->seed = o->seed;
     run->policies = o->policies;
     run->oracle_rounds = o->oracle_rounds;
+    run->off_rounds = o->off_rounds;
     run->has_off = o->has_off;
     run->end_ms = peer_now_ms() + 1000 * (uint64_t)o->seconds;
 }

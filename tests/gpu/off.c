@@ -88,13 +88,14 @@ static void write_down(struct shape *s, const struct rig *rig, const uint16_t *l
     }
 }
 
+// Blocks of rounds, of `blocks[b]` each.
 static int rounds_there(struct run *run, struct rig *rig, const uint16_t *live, unsigned n,
-    unsigned blocks[], double *us, unsigned *lost)
+    unsigned n_blocks, unsigned *blocks, double *us, unsigned *lost)
 {
     unsigned done = 0;
     int r = 0;
 
-    for (unsigned b = 0; b < SHAPE_OFF_ROUNDS / SHAPE_BLOCK_ROUNDS && !r; b++) {
+    for (unsigned b = 0; b < n_blocks && !r; b++) {
         r = policy_rounds(rig, live, n, SHAPE_BLOCK_ROUNDS, run->seed ^ ++run->counter,
             us + (size_t)done * (n + 1), lost, &blocks[b]);
         done += r ? 0 : blocks[b];
@@ -104,24 +105,25 @@ static int rounds_there(struct run *run, struct rig *rig, const uint16_t *live, 
 
 static int measure(struct run *run, struct shape *s, struct rig *rig, uint64_t tokens)
 {
-    unsigned blocks[SHAPE_OFF_ROUNDS / SHAPE_BLOCK_ROUNDS], lost = 0, best, rounds = 0;
+    unsigned blocks[SHAPE_OFF_BLOCKS] = { 0 }, lost = 0, best, rounds = 0;
+    unsigned n_blocks = run->off_rounds / SHAPE_BLOCK_ROUNDS;
     uint16_t live[RIG_MAX];
     unsigned n = rig_live(rig, live);
-    double *us = calloc((size_t)SHAPE_OFF_ROUNDS * (n + 1), sizeof *us);
+    double *us = calloc((size_t)run->off_rounds * (n + 1), sizeof *us);
     struct oracle o = { 0 };
     int r;
 
     if (!us)
         abort();
-    r = rounds_there(run, rig, live, n, blocks, us, &lost);
-    for (unsigned b = 0; b < SHAPE_OFF_ROUNDS / SHAPE_BLOCK_ROUNDS && !r; b++)
+    r = rounds_there(run, rig, live, n, n_blocks, blocks, us, &lost);
+    for (unsigned b = 0; b < n_blocks && !r; b++)
         rounds += blocks[b];
     if (!r && rounds == 0) {
         snprintf(rig->why, sizeof rig->why, "others used the device in every round");
         r = RIG_E_REFUSED;
     }
     if (!r) {
-        oracle_init(&o, us, n + 1, n, blocks, SHAPE_OFF_ROUNDS / SHAPE_BLOCK_ROUNDS);
+        oracle_init(&o, us, n + 1, n, blocks, n_blocks);
         r = best_that_is_right(rig, live, n, &o, &best);
         if (!r)
             write_down(s, rig, live, n, &o, best, tokens, lost);
@@ -141,7 +143,7 @@ int off_measure(struct run *run, struct shape *s, struct rig *rig, uint64_t toke
         abort(); // off_points has parsed it
     key_set_tokens(&k, tokens);
     key_print(&k, text);
-    r = rig_open(rig, run->peer, text, run->memory_cap_bytes);
+    r = rig_open(rig, run->peer, text, run->memory_cap_bytes, run->end_ms);
     if (!r)
         r = rig_meet(rig);
     while (!r) {

@@ -51,6 +51,8 @@ static int because(struct rig *rig, int result, const char *fmt, ...)
 static int ask(struct rig *rig, const char *doing, int in_hand, enum line line, const void *rec,
     uint64_t wait_ms, enum line *got, const void **answer, struct arena *a)
 {
+    if (peer_now_ms() >= rig->end_ms)
+        return because(rig, RIG_E_OVER, "the time is over");
     rig->doing = doing;
     rig->in_hand = in_hand;
     if (peer_ask(rig->peer, line, rec, wait_ms, got, answer, a))
@@ -95,7 +97,8 @@ static int take_opened(struct rig *rig, const struct rec_opened *opened)
     return 0;
 }
 
-int rig_open(struct rig *rig, struct peer *peer, const char *key, uint64_t memory_cap_bytes)
+int rig_open(
+    struct rig *rig, struct peer *peer, const char *key, uint64_t memory_cap_bytes, uint64_t end_ms)
 {
     struct rec_open open = { .problem = key };
     const void *answer;
@@ -104,6 +107,7 @@ int rig_open(struct rig *rig, struct peer *peer, const char *key, uint64_t memor
 
     memset(rig, 0, sizeof *rig);
     rig->peer = peer;
+    rig->end_ms = end_ms;
     // The same inputs in every run, so that runs can be put together.
     REC_SET(&open, open, seed, key_hash(key, strlen(key)) >> 11 | 1);
     REC_SET(&open, open, memory_cap_bytes, memory_cap_bytes);

@@ -38,25 +38,27 @@ struct rig {
     struct rig_candidate candidate[RIG_MAX];
     double flush_us, best_look_us;
     bool is_checking_known; // the worker has made its reference
-    uint64_t round;
-    double gpu_us;     // spent since it was set to 0
-    int in_hand;       // the candidate that was asked for last; -1 = several, or none
-    const char *doing; // what for
-    char why[512];     // of the last result other than 0
+    uint64_t round, end_ms; // by peer_now_ms: from then on nothing is asked
+    double gpu_us;          // spent since it was set to 0
+    int in_hand;            // the candidate that was asked for last; -1 = several, or none
+    const char *doing;      // what for
+    char why[512];          // of the last result other than 0
 };
 
 enum {
     RIG_E_GONE = 1, // the worker is
     RIG_E_REFUSED,  // the problem cannot be measured
     RIG_E_FAILED,   // a candidate cannot be run: it is out from now on
+    RIG_E_OVER,     // the time is over
 };
 
 const char *rig_state_word(enum rig_state state);
 enum rig_state rig_state_named(const char *word); // RIG_STATE_COUNT = none
 
 // Opens the problem; all candidates are live and unknown. Whoever knows more sets it before
-// rig_meet. 0, RIG_E_GONE or RIG_E_REFUSED.
-int rig_open(struct rig *rig, struct peer *peer, const char *key, uint64_t memory_cap_bytes);
+// rig_meet. 0, RIG_E_GONE, RIG_E_OVER or RIG_E_REFUSED.
+int rig_open(struct rig *rig, struct peer *peer, const char *key, uint64_t memory_cap_bytes,
+    uint64_t end_ms);
 // Looks at all that are live (the first launch of a kernel is none to be timed); the slow leave.
 // RIG_E_REFUSED if native cannot run.
 int rig_meet(struct rig *rig);

@@ -11,7 +11,8 @@
 #include "daemon/dice.h"
 #include "proto/key.h"
 
-#define DROP(result) ((result) == RIG_E_GONE || (result) == RIG_E_REFUSED)
+// Results after which a visit cannot go on.
+#define DROP(result) ((result) != 0 && (result) != RIG_E_FAILED)
 
 bool run_is_over(const struct run *run)
 {
@@ -270,7 +271,7 @@ static void note_refusal(struct shape *s, const struct rig *rig)
 
 static int meet(struct run *run, struct shape *s, struct rig *rig)
 {
-    int r = rig_open(rig, run->peer, s->key, run->memory_cap_bytes);
+    int r = rig_open(rig, run->peer, s->key, run->memory_cap_bytes, run->end_ms);
 
     if (!r)
         r = compare(run, s, rig);
@@ -514,7 +515,7 @@ static int off_ladder(struct run *run, struct shape *s, struct rig *rig, bool *c
     }
     if (r == RIG_E_REFUSED)
         s->is_given_up = true; // in this run
-    return r == RIG_E_GONE ? r : 0;
+    return r == RIG_E_REFUSED ? 0 : r;
 }
 
 static void note_run(struct run *run, struct shape *s, double seconds)

@@ -10,7 +10,8 @@
 #define SHAPE_MOST_ROUNDS   64  // and at most
 #define SHAPE_ORACLE_ROUNDS 240 // in all, at least
 #define SHAPE_OFF_POINTS    3   // token counts between the bucket below and this one
-#define SHAPE_OFF_ROUNDS    48  // of the oracle at each
+#define SHAPE_OFF_ROUNDS    48  // of the oracle at each, unless told otherwise
+#define SHAPE_OFF_BLOCKS    40  // at most
 #define SHAPE_MAX_LOSSES    8   // workers that a shape may cost
 
 struct shape {
@@ -34,7 +35,7 @@ struct run {
     const char *command;
     uint64_t memory_cap_bytes, seed;
     uint32_t policies; // a bit each
-    unsigned oracle_rounds;
+    unsigned oracle_rounds, off_rounds;
     bool has_off;     // off-ladder points too
     uint64_t end_ms;  // of the run, by peer_now_ms
     uint64_t counter; // of sweeps in this run

@@ -522,8 +522,13 @@ static void print_shapes(const struct summary *s)
         printf("%-24s %4.0f%% %6u %6u %5u ", r->name, 100 * r->complete, (unsigned)r->candidates,
             (unsigned)r->live, (unsigned)r->oracle_rounds);
         if (REC_HAS(r, acc_row, best_us))
-            printf("%9.2f %+6.2f%% %5.2f%% %5.2f%% %5.2f%% ", r->best_us, r->native, r->se, r->half,
-                r->aa);
+            printf("%9.2f %+6.2f%% %5.2f%% ", r->best_us, r->native, r->se);
+        if (REC_HAS(r, acc_row, half))
+            printf("%5.2f%% ", r->half);
+        else if (REC_HAS(r, acc_row, best_us))
+            printf("%6s ", "-");
+        if (REC_HAS(r, acc_row, aa))
+            printf("%+5.2f%% ", r->aa);
         if (REC_HAS(r, acc_row, regret))
             printf("%+6.2f%%", r->regret);
         if (r->losses)
