@@ -41,6 +41,87 @@ static void show_workers(const struct rec_tell_status *s)
     print_table_end(t);
 }
 
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / 1073741824.0;
+}
+
+// "1234 python3 2.5 GiB, 99 tactic-cudnn ours"; nobody: "-".
+static void say_users(const struct rec_device_row *row, char *out, size_t out_bytes)
+{
+    size_t len = 0;
+
+    snprintf(out, out_bytes, "-");
+    for (size_t i = 0; i < row->users.n && len < out_bytes; i++) {
+        const struct rec_device_user *u = &row->users.items[i];
+
+        len += (size_t)snprintf(out + len, out_bytes - len, "%s%llu%s%s", i ? ", " : "",
+            (unsigned long long)u->pid, u->name ? " " : "", u->name ? u->name : "");
+        if (REC_HAS(u, device_user, memory_bytes) && len < out_bytes)
+            len += (size_t)snprintf(out + len, out_bytes - len, " %.1f GiB", gib(u->memory_bytes));
+        if (strcmp(u->whose, "foreign") != 0 && len < out_bytes)
+            len += (size_t)snprintf(out + len, out_bytes - len, " (%s)", u->whose);
+    }
+    if (row->more_users && len < out_bytes)
+        snprintf(out + len, out_bytes - len, "%s%llu more", len ? ", " : "",
+            (unsigned long long)row->more_users);
+}
+
+static void add_device(struct print_table *t, const struct rec_device_row *row)
+{
+    bool is_bad = !strcmp(row->state, "refused") || !strcmp(row->state, "not verified");
+    char users[400];
+
+    say_users(row, users, sizeof users);
+    print_cell(t, PRINT_PLAIN, "%s", row->device ? row->device : "-");
+    print_cell(t, is_bad ? PRINT_BAD : PRINT_PLAIN, "%s", row->state);
+    if (REC_HAS(row, device_row, total_bytes))
+        print_cell(t, PRINT_PLAIN, "%.1f/%.1f GiB", gib(row->total_bytes - row->free_bytes),
+            gib(row->total_bytes));
+    else
+        print_cell(t, PRINT_PLAIN, "-");
+    print_cell(t, PRINT_PLAIN, "%s", row->mig ? row->mig : "-");
+    print_cell(t, PRINT_PLAIN, "%s", row->name ? row->name : "-");
+    print_cell(t, PRINT_PLAIN, "%s", row->uuid ? row->uuid : row->visible ? row->visible : "-");
+    print_cell(t, PRINT_PLAIN, "%s", users);
+}
+
+static void show_devices(const struct rec_tell_status *s)
+{
+    static const char *const heads[] = { "GPU", "STATE", "MEMORY", "MIG", "NAME", "UUID", "USERS" };
+    struct print_table *t = print_table_new(heads, 7);
+
+    for (size_t i = 0; i < s->devices.n; i++)
+        add_device(t, &s->devices.items[i]);
+    print_table_end(t);
+    for (size_t i = 0; i < s->devices.n; i++) {
+        const struct rec_device_row *row = &s->devices.items[i];
+
+        if (row->waits)
+            print_pair(!strcmp(row->state, "refused") ? "refused" : "waits", PRINT_PLAIN,
+                "GPU %s: %s", row->device ? row->device : row->uuid, row->waits);
+        if (row->given)
+            print_pair("given", PRINT_PLAIN, "GPU %s: CUDA_VISIBLE_DEVICES='%s'",
+                row->device ? row->device : row->uuid, row->given);
+        if (row->trouble)
+            print_pair("trouble", PRINT_BAD, "GPU %s: %s", row->device ? row->device : row->uuid,
+                row->trouble);
+    }
+}
+
+// Where that comes from, and how old it is.
+static void show_gpuwatch(const struct rec_tell_status *s)
+{
+    char age[48] = "";
+
+    if (!s->gpuwatch)
+        return;
+    if (REC_HAS(s, tell_status, devices_age_s))
+        print_duration((double)s->devices_age_s, age, sizeof age);
+    print_pair("GPUs", PRINT_PLAIN, "%s%s%s%s", s->gpuwatch, age[0] ? ", seen " : "", age,
+        age[0] ? " ago" : "");
+}
+
 static void show_sweeps(const struct rec_tell_status *s)
 {
     static const char *const heads[] = { "SWEEP", "WORKER", "DONE", "ASKED", "WHY", "PROBLEM" };
@@ -166,8 +247,10 @@ static void show_status(const struct rec_tell_status *s)
     if (!s->workers.n)
         print_pair("workers", PRINT_BAD,
             "none is configured, so nothing is swept: tacticd.conf(5), section [worker]");
+    show_gpuwatch(s);
     show_faults(s);
     show_workers(s);
+    show_devices(s);
     show_sweeps(s);
     show_jobs(s);
     show_counters(s);

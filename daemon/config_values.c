@@ -195,7 +195,7 @@ static int set_number(
 
 static int check_path(const char *text, struct config_fault *fault)
 {
-    if (text[0] != '/')
+    if (text[0] && text[0] != '/') // where it must not be empty, its least length says so
         return bad(fault, 0, "\"%.100s\" is not an absolute path", text);
     return 0;
 }

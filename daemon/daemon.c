@@ -166,6 +166,13 @@ static size_t on_sweep_rows(void *ctx, struct rec_sweep_row *out, size_t max, st
     return sweeps_rows(d->sweeps, out, max, a);
 }
 
+static void on_devices(void *ctx, struct rec_tell_status *tell, struct arena *a)
+{
+    struct daemon *d = ctx;
+
+    sweeps_devices(d->sweeps, tell, a);
+}
+
 static size_t on_queued(void *ctx)
 {
     struct daemon *d = ctx;
@@ -252,8 +259,8 @@ static int make_control_dir(const struct daemon *d, const char *dir, struct diag
 static int open_doors(struct daemon *d, struct diag *diag)
 {
     struct server_hooks hooks = { d, on_request, on_garbage, on_unroutable, on_yield };
-    struct handlers_hooks handler_hooks = { d, on_want, on_sweep_rows, on_queued, on_sweeping,
-        on_history, on_wake, on_handlers_event, on_clock, on_born, on_lives };
+    struct handlers_hooks handler_hooks = { d, on_want, on_sweep_rows, on_devices, on_queued,
+        on_sweeping, on_history, on_wake, on_handlers_event, on_clock, on_born, on_lives };
     struct handlers_parts parts = { d->store, d->saver, d->jobs, d->jobs_saver, d->events,
         &d->sections, &d->stats };
     char lookup[512], control[512];

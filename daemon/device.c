@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,8 +24,9 @@ static const char *copy_text(struct device *d, const char *text)
     return arena_copy(&d->arena, text, strlen(text));
 }
 
-// Copies a NULL-terminated list; NULL stays NULL. False: no memory.
-static bool copy_list(struct device *d, const char *const **list)
+// Copies a NULL-terminated list, with one more word if there is one; NULL stays NULL. False: no
+// memory.
+static bool copy_list(struct device *d, const char *const **list, const char *more)
 {
     const char **out;
     size_t n = 0;
@@ -33,10 +35,12 @@ static bool copy_list(struct device *d, const char *const **list)
         return true;
     while ((*list)[n])
         n++;
-    out = arena_take(&d->arena, (n + 1) * sizeof *out);
+    out = arena_take(&d->arena, (n + 2) * sizeof *out);
     for (size_t i = 0; out && i < n; i++)
         if (!(out[i] = copy_text(d, (*list)[i])))
             return false;
+    if (out && more)
+        out[n] = more;
     *list = out;
     return out != NULL;
 }
@@ -53,8 +57,9 @@ static int copy_section(struct device *d, const struct device_section *section)
     part->section = *section;
     part->section.name = copy_text(d, section->name);
     part->section.output = copy_text(d, section->output);
-    if (!part->section.name || !part->section.output || !copy_list(d, &part->section.argv) ||
-        !copy_list(d, &part->section.env) || !copy_list(d, &part->section.watched))
+    if (!part->section.name || !part->section.output || !copy_list(d, &part->section.argv, NULL) ||
+        !copy_list(d, &part->section.env, section->takes_visible ? part->visible : NULL) ||
+        !copy_list(d, &part->section.watched, NULL))
         return -ENOMEM;
     part->capture = capture_new(d->loop, section->name, section->output);
     if (!part->capture)
@@ -94,6 +99,7 @@ int device_new(
     d->start_deadline_ms = setup->start_deadline_ms;
     d->look_deadline_min_ms = setup->look_deadline_min_ms;
     d->idle_ms = setup->idle_ms;
+    d->is_held = setup->is_held;
     d->probing = -1;
     d->kill_reason = "";
     d->name = strdup(setup->name);
@@ -148,6 +154,7 @@ void device_close_if_empty(struct device *d)
     device_drop_job(d);
     device_free_hello(d);
     buf_fini(&d->held);
+    buf_fini(&d->marked);
     if (n == 0) {
         d->n_parts = 1;
         on_capture_closed(d);
@@ -204,7 +211,7 @@ void device_turn(struct device *d)
     struct device_job job = { 0 };
     uint32_t ready;
 
-    if (d->is_closing || !d->was_checked || d->sweep || d->probing >= 0 || d->is_busy)
+    if (d->is_closing || !d->was_checked || d->is_held || d->sweep || d->probing >= 0 || d->is_busy)
         return;
     if (probe_next(d)) {
         if (d->probing < 0)
@@ -240,6 +247,53 @@ void device_set_busy(struct device *d, bool is_busy)
 bool device_is_empty(const struct device *d)
 {
     return !d->worker;
+}
+
+bool device_is_probing(const struct device *d)
+{
+    return d->probing >= 0;
+}
+
+void device_release(struct device *d, const char *visible)
+{
+    bool has_changed = false;
+    char text[sizeof d->part[0].visible];
+
+    snprintf(text, sizeof text, "CUDA_VISIBLE_DEVICES=%s", visible);
+    for (unsigned i = 0; i < d->n_parts; i++) {
+        struct device_part *part = &d->part[i];
+
+        if (!part->section.takes_visible || !strcmp(part->visible, text))
+            continue;
+        snprintf(part->visible, sizeof part->visible, "%s", text);
+        part->needs_probe = d->was_checked; // the first check probes all
+        part->failures = 0;
+        has_changed = true;
+    }
+    if (!has_changed && !d->is_held)
+        return;
+    d->is_held = false;
+    device_kick(d);
+}
+
+void device_hold(struct device *d, const char *sentence)
+{
+    d->is_held = true;
+    for (unsigned i = 0; i < d->n_parts; i++) {
+        d->part[i].is_ready = false;
+        d->part[i].needs_probe = true;
+        d->hooks.on_silence(d->hooks.ctx, d, d->part[i].section.number, sentence);
+    }
+    if (d->sweep && !d->is_loading)
+        device_cancel(d, d->owner);
+    else if (!d->sweep)
+        device_end_worker(d, "yield");
+}
+
+void device_set_foreign(struct device *d, bool is_foreign)
+{
+    d->is_foreign = is_foreign;
+    d->was_foreign |= is_foreign;
 }
 
 bool device_cancel(struct device *d, const void *owner)

@@ -19,6 +19,7 @@
 #define DEVICE_OBITUARY      768          // bytes of an obituary with its NUL
 #define DEVICE_PROBE_WAIT_MS 60000        // a section that failed is tried again, then twice that
 #define DEVICE_PROBE_MAX_MS  3600000      // the longest such wait
+#define DEVICE_VISIBLE_BYTES 128          // of a CUDA_VISIBLE_DEVICES
 
 struct device;
 
@@ -30,6 +31,7 @@ struct device_section {
     const char *const *env;     // NAME=VALUE, NULL-terminated; NULL = ours
     const char *const *watched; // files whose change may change the environment; NULL-terminated
     const char *output;         // file for what it prints
+    bool takes_visible; // env is without CUDA_VISIBLE_DEVICES; device_release says what it is
 };
 
 // What to sweep. Strings are borrowed for the call of need_next.
@@ -88,6 +90,7 @@ struct device_setup {
     struct stats *stats;
     uint64_t memory_cap_bytes, start_deadline_ms, look_deadline_min_ms;
     uint64_t idle_ms; // a worker with nothing to do is let go after this
+    bool is_held;     // nothing starts before device_release
 };
 
 // Copies the setup, strings and all; the journal and the stats are shared. Returns 0, -EINVAL (a
@@ -101,8 +104,17 @@ void device_check(struct device *d);
 void device_kick(struct device *d);
 // Others need the device: workers are killed at once, and nothing starts until it is free again.
 void device_set_busy(struct device *d, bool is_busy);
+// Which device it is, is known: its sections' CUDA_VISIBLE_DEVICES, where they take it. What ran
+// with another value ends and says hello again.
+void device_release(struct device *d, const char *visible);
+// Nothing starts on it, for this reason, until it is released. Its sections are told failed.
+void device_hold(struct device *d, const char *sentence);
+// Others use the device, or do not any more. Looks and rounds meanwhile are marked as disturbed.
+void device_set_foreign(struct device *d, bool is_foreign);
 // Has it nothing on the device at this moment?
 bool device_is_empty(const struct device *d);
+// Is its worker there only to say hello?
+bool device_is_probing(const struct device *d);
 // Ends the sweep of that job, if it is the one that runs. Returns whether it is.
 bool device_cancel(struct device *d, const void *owner);
 // The answer to `publish`: 0, or -errno with a sentence.

@@ -18,6 +18,7 @@ struct device_part {               // a section
     struct device_section section; // strings are the device's
     struct capture *capture;
     struct device_stamp stamps[DEVICE_MAX_WATCHED], seen[DEVICE_MAX_WATCHED]; // seen: the pool's
+    char visible[sizeof "CUDA_VISIBLE_DEVICES=" + DEVICE_VISIBLE_BYTES];      // stands in its env
     bool needs_probe, is_ready, has_environment;
     struct fingerprint environment; // of its last hello
     unsigned failures;
@@ -35,9 +36,11 @@ struct device {
     struct device_part part[DEVICE_MAX_SECTIONS];
     unsigned n_parts;
     struct slow slow;
-    bool is_busy, is_closing, was_checked;
-    int probing;   // part that is started for its hello only; -1 = none
-    unsigned open; // uv handles not closed yet
+    bool is_busy, is_closing, was_checked, is_held;
+    bool is_foreign, was_foreign; // others use the device; did since the request in hand
+    struct buf marked;            // a line of the worker with what we know of others
+    int probing;                  // part that is started for its hello only; -1 = none
+    unsigned open;                // uv handles not closed yet
     void (*closed)(void *ctx);
     void *closed_ctx;
 

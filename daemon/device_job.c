@@ -68,6 +68,7 @@ static void send_line(struct device *d, enum line line, const void *rec)
     int r;
 
     drop_held(d);
+    d->was_foreign = d->is_foreign;
     r = line_encode(line, rec, &d->held);
     if (r) {
         log_error("a request cannot be put into words", "line=%s errno=%d", line_name(line), -r);

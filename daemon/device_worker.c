@@ -148,6 +148,24 @@ static void take_hello(
 
 // --- lines ---
 
+// What a worker cannot see of others, we may: then its line says so as well, in the journal too.
+static void mark_foreign(struct device *d, enum line line, void *rec)
+{
+    if (!d->is_foreign && !d->was_foreign)
+        return;
+    if (line == LINE_samples)
+        REC_SET((struct rec_samples *)rec, samples, foreign, true);
+    else if (line == LINE_looked)
+        REC_SET((struct rec_looked *)rec, looked, foreign, true);
+    else
+        return;
+    buf_clear(&d->marked);
+    if (line_encode(line, rec, &d->marked) || !d->marked.len)
+        return; // it was decoded, so only memory can be missing; the record is marked all the same
+    d->line = d->marked.data;
+    d->line_len = d->marked.len - 1; // without its newline, as lines come
+}
+
 static void take_line(
     struct device *d, int error, enum line line, const void *rec, const struct diag *diag)
 {
@@ -160,10 +178,12 @@ static void take_line(
         take_hello(d, rec, d->line, d->line_len);
     else if (!sweep_event_of(line, &event.kind))
         bad_line(d, "a line that is the daemon's to say");
-    else if (d->has_hello && d->has_worker)
-        device_feed(d, &event);
-    else
+    else if (!d->has_hello || !d->has_worker)
         bad_line(d, "a line that nobody asked for");
+    else {
+        mark_foreign(d, line, (void *)(uintptr_t)rec); // of our own decoding
+        device_feed(d, &event);
+    }
 }
 
 static void on_decode(uv_work_t *work)

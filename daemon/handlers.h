@@ -59,6 +59,8 @@ struct handlers_hooks {
         void *ctx, const struct wanted_problem *problem, struct wanted_outcome *out);
     // Rows for status: sweeps under way, then queued ones, at most `max`; strings live in `a`.
     size_t (*sweep_rows)(void *ctx, struct rec_sweep_row *out, size_t max, struct arena *a);
+    // The GPUs, and what is known of them; what it fills in lives in `a`.
+    void (*devices)(void *ctx, struct rec_tell_status *tell, struct arena *a);
     size_t (*queued)(void *ctx);        // problems waiting or being swept
     const char *(*sweeping)(void *ctx); // policy and what it waits for, in words
     const char *(*history)(

@@ -242,6 +242,7 @@ void on_status(struct call *c)
     tell.sweeps.items = sweeps;
     tell.sweeps.n = sweeps ? h->hooks.sweep_rows(h->hooks.ctx, sweeps, STATUS_MAX_SWEEPS, c->a) : 0;
     fill_workers(h, &tell, c->a);
+    h->hooks.devices(h->hooks.ctx, &tell, c->a);
     fill_refused(h, &tell.refused.items, &tell.refused.n, c->a);
     fill_stale(h, &tell, c->a);
     handlers_jobs_rows(h, &tell, c->a);

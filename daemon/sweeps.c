@@ -237,6 +237,7 @@ const char *sweeps_policy(const struct sweeps *s)
     struct sweeps *self = (struct sweeps *)s; // the text is a cache, not state
     static const char *const words[] = { "idle", "always", "never" };
     double share = load_share(s->load);
+    const struct sweeps_slot *gpu = sweeps_gpu_waiting(s);
 
     snprintf(self->policy, sizeof self->policy, "%s", words[s->config->sweep.when]);
     if (sweeps_over_budget(self, uv_now(s->loop)))
@@ -245,6 +246,12 @@ const char *sweeps_policy(const struct sweeps *s)
     else if (s->config->sweep.when == CONFIG_when_idle && share > LOAD_BUSY_SHARE)
         snprintf(self->policy, sizeof self->policy, "idle: waits, others use %.0f %% of the CPUs",
             100 * share);
+    else if (s->config->sweep.when == CONFIG_when_idle && gpu)
+        snprintf(self->policy, sizeof self->policy, "idle: device %s waits, %s",
+            device_name(gpu->device),
+            gpu->gpu.state != SWEEPS_GPU_VERIFIED ? gpu->gpu.why
+            : gpu->gpu.verdict.why[0]             ? gpu->gpu.verdict.why
+                                                  : "others used it a moment ago");
     return self->policy;
 }
 
@@ -292,7 +299,8 @@ int sweeps_new(uv_loop_t *loop, const struct config *config, struct store *store
     s->journal = journal_new(loop, dir, &(struct journal_hooks){ s, on_journal_trouble });
     s->load = load_new(loop, sweeps_on_quiet, s);
     uv_timer_init(loop, &s->kick);
-    s->kick.data = s;
+    uv_timer_init(loop, &s->poll);
+    s->kick.data = s->poll.data = s;
     if (!s->queue || !s->journal || !s->load)
         return -ENOMEM; // the daemon does not start; what was made ends with the process
     device_hooks.ctx = s;
@@ -331,6 +339,8 @@ static void on_scanned(void *ctx, const struct journal_scan *scan)
     s->is_scanned = true;
     for (uint32_t i = 0; i < s->n_slots && !s->is_closing; i++)
         device_check(s->slot[i].device);
+    if (!s->is_closing)
+        sweeps_gpus_start(s);
 }
 
 void sweeps_start(struct sweeps *s)
@@ -355,7 +365,7 @@ static void on_part_closed(void *ctx)
     closed(closed_ctx);
 }
 
-static void on_kick_closed(uv_handle_t *handle)
+static void on_timer_closed(uv_handle_t *handle)
 {
     on_part_closed(handle->data);
 }
@@ -365,8 +375,11 @@ void sweeps_close_rest(struct sweeps *s)
 {
     if (!s->is_closing || s->open || s->rules)
         return;
-    s->open = 3;
-    uv_close((uv_handle_t *)&s->kick, on_kick_closed);
+    s->open = s->inventory ? 5 : 4;
+    uv_close((uv_handle_t *)&s->kick, on_timer_closed);
+    uv_close((uv_handle_t *)&s->poll, on_timer_closed);
+    if (s->inventory)
+        inventory_close(s->inventory, on_part_closed, s);
     load_close(s->load, on_part_closed, s);
     journal_close(s->journal, on_part_closed, s);
 }

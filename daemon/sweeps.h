@@ -38,5 +38,6 @@ enum wanted sweeps_want(
     struct sweeps *s, const struct wanted_problem *problem, struct wanted_outcome *out);
 size_t sweeps_rows(struct sweeps *s, struct rec_sweep_row *out, size_t max, struct arena *a);
 size_t sweeps_queued(const struct sweeps *s);
+void sweeps_devices(struct sweeps *s, struct rec_tell_status *tell, struct arena *a);
 const char *sweeps_policy(const struct sweeps *s);
 const char *sweeps_history(const struct sweeps *s, const char *key);

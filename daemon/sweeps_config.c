@@ -11,7 +11,7 @@
 #include "daemon/files.h"
 #include "daemon/sweeps_in.h"
 
-#define LAUNCH_WORDS 16 // of the launcher itself, at most
+#define LAUNCH_WORDS 18 // of the launcher itself and of what is added to the command, at most
 
 extern char **environ;
 
@@ -67,7 +67,18 @@ static const char *const *make_argv(
     argv[n++] = "--";
     for (unsigned i = 0; i < w->command.n; i++)
         argv[n++] = w->command.word[i];
+    if (w->library[0]) {
+        argv[n++] = "--library";
+        argv[n++] = w->library;
+    }
     return argv;
+}
+
+static bool is_visible(const char *variable)
+{
+    static const char head[] = "CUDA_VISIBLE_DEVICES=";
+
+    return !strncmp(variable, head, sizeof head - 1);
 }
 
 static bool is_set_by(const struct config_worker *w, const char *variable)
@@ -80,8 +91,19 @@ static bool is_set_by(const struct config_worker *w, const char *variable)
     return w->threads && !strncmp(variable, "OMP_NUM_THREADS=", name);
 }
 
-// Ours, with the section's variables over them.
-static const char *const *make_env(const struct config_worker *w, struct arena *a)
+const char *sweeps_variable(const struct config_worker *w, const char *name)
+{
+    size_t len = strlen(name);
+
+    for (unsigned i = 0; i < w->env.n; i++)
+        if (!strncmp(w->env.word[i], name, len) && w->env.word[i][len] == '=')
+            return w->env.word[i] + len + 1;
+    return getenv(name);
+}
+
+// Ours, with the section's variables over them. Which GPU a worker sees is decided when it is known
+// which one is meant (device_release).
+static const char *const *make_env(const struct config_worker *w, bool is_gpu, struct arena *a)
 {
     size_t ours = 0, n = 0;
     const char **env;
@@ -89,14 +111,19 @@ static const char *const *make_env(const struct config_worker *w, struct arena *
 
     while (environ[ours])
         ours++;
-    env = arena_take(a, (ours + w->env.n + 2) * sizeof *env);
+    env = arena_take(a, (ours + w->env.n + 3) * sizeof *env);
     if (!env)
         return NULL;
     for (size_t i = 0; i < ours; i++)
-        if (!is_set_by(w, environ[i]))
+        if (!is_set_by(w, environ[i]) && !(is_gpu && is_visible(environ[i])))
             env[n++] = environ[i];
     for (unsigned i = 0; i < w->env.n; i++)
-        env[n++] = w->env.word[i];
+        if (!(is_gpu && is_visible(w->env.word[i])))
+            env[n++] = w->env.word[i];
+    // An index that is passed through counts as nvidia-smi does, as those that are resolved.
+    if (is_gpu && !sweeps_variable(w, "CUDA_VISIBLE_DEVICES") &&
+        !sweeps_variable(w, "CUDA_DEVICE_ORDER"))
+        env[n++] = "CUDA_DEVICE_ORDER=PCI_BUS_ID";
     if (w->threads) {
         snprintf(text, sizeof text, "OMP_NUM_THREADS=%llu", (unsigned long long)w->threads);
         env[n++] = arena_copy(a, text, strlen(text));
@@ -104,8 +131,8 @@ static const char *const *make_env(const struct config_worker *w, struct arena *
     return env;
 }
 
-// The program; the loader's cache, which changes whenever a package brings a library; and the
-// directories that the section has libraries looked up in.
+// The program, and its library; the loader's cache, which changes whenever a package brings a
+// library; and the directories that the section has libraries looked up in.
 static const char *const *make_watched(const struct config_worker *w, struct arena *a)
 {
     const char **files = arena_take(a, (DEVICE_MAX_WATCHED + 1) * sizeof *files);
@@ -116,6 +143,8 @@ static const char *const *make_watched(const struct config_worker *w, struct are
         return NULL;
     files[n++] = w->command.word[0];
     files[n++] = "/etc/ld.so.cache";
+    if (w->library[0])
+        files[n++] = w->library;
     for (unsigned i = 0; i < w->env.n; i++) {
         const char *at = w->env.word[i] + sizeof variable - 1;
 
@@ -142,7 +171,8 @@ static int make_section(
     *out = (struct device_section){ .name = w->name,
         .number = i,
         .argv = make_argv(w, launcher, a),
-        .env = make_env(w, a),
+        .env = make_env(w, gpus_is_name(w->device), a),
+        .takes_visible = gpus_is_name(w->device),
         .watched = make_watched(w, a),
         .output = arena_copy(a, output, strlen(output)) };
     return out->argv && out->env && out->watched && out->output ? 0 : -ENOMEM;
@@ -161,7 +191,8 @@ static int make_device(struct sweeps *s, const char *name, const struct device_h
         .memory_cap_bytes = s->config->sweep.memory_cap_bytes,
         .start_deadline_ms = s->config->sweep.start_deadline_ms,
         .look_deadline_min_ms = s->config->sweep.look_deadline_min_ms,
-        .idle_ms = SWEEPS_IDLE_MS };
+        .idle_ms = SWEEPS_IDLE_MS,
+        .is_held = gpus_is_name(name) };
     int r = 0;
 
     for (uint32_t i = 0; i < s->config->n_workers && !r; i++) {
@@ -175,6 +206,7 @@ static int make_device(struct sweeps *s, const char *name, const struct device_h
     if (r)
         return r;
     slot->is_cpu = !strncmp(name, "cpu", 3);
+    slot->is_gpu = setup.is_held;
     s->n_slots++;
     return 0;
 }
@@ -206,6 +238,8 @@ int sweeps_make_devices(struct sweeps *s, const struct device_hooks *hooks, stru
         if (is_first_of_its_device(s->config, i))
             r = make_device(s, s->config->worker[i].device, hooks, launcher, &a);
     }
+    if (!r)
+        r = sweeps_gpus_new(s, launcher, d);
     arena_fini(&a);
     return r;
 }

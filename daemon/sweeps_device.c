@@ -55,6 +55,8 @@ static bool need_next(void *ctx, struct device *d, uint32_t sections, struct dev
     slot->phase[0] = slot->sweep[0] = '\0';
     slot->done = slot->total = 0;
     s->sections->row[item->section].state = SECTION_SWEEPING;
+    if (slot->is_gpu)
+        sweeps_gpu_watch(s);
     return true;
 }
 
@@ -259,8 +261,11 @@ static void on_worker(void *ctx, struct device *d, unsigned section, long pid)
 {
     struct sweeps *s = ctx;
 
-    (void)d;
+    struct sweeps_slot *slot = sweeps_slot_of(s, d);
+
     s->sections->row[section].pid = (uint64_t)pid;
+    if (slot && slot->is_gpu)
+        sweeps_gpu_worker(s, slot, pid);
 }
 
 static void on_progress(void *ctx, struct device *d, const struct device_progress *p)

@@ -1,29 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 // sweeps_in: what the sweeps files share. sweeps.c takes wishes, sweeps_next.c picks,
-// sweeps_device.c hears what devices learn, sweeps_config.c makes devices of the configuration.
+// sweeps_device.c hears what devices learn, sweeps_config.c makes devices of the configuration,
+// sweeps_gpus.c knows which GPUs they are and whether others use them.
 // Private to sweeps*.c.
 #pragma once
 #include "daemon/device.h"
+#include "daemon/inventory.h"
 #include "daemon/journal.h"
 #include "daemon/load.h"
 #include "daemon/queue.h"
 #include "daemon/sweeps.h"
 
-#define SWEEPS_HISTORY            512    // ends of sweeps remembered, for explain
-#define SWEEPS_QUIET_MS           30000  // how long a quiet machine is taken to stay quiet
-#define SWEEPS_IDLE_MS            10000  // a worker without work is let go after this
-#define SWEEPS_QUOTA_USERS        256    // users whose wishes are counted apart
+#define SWEEPS_HISTORY            512   // ends of sweeps remembered, for explain
+#define SWEEPS_QUIET_MS           30000 // how long a quiet machine is taken to stay quiet
+#define SWEEPS_IDLE_MS            10000 // a worker without work is let go after this
+#define SWEEPS_GPU_POLL_MS        250   // between looks at GPUs while a worker of ours sweeps there
+#define SWEEPS_GPU_FRESH_MS       250   // a report so old does for starting a sweep
+#define SWEEPS_GPU_STALE_MS       10000 // without a report for so long a sweep gives its GPU back
+#define SWEEPS_GPU_QUIET_MS       4000  // after others were seen, until sweeps go on
+#define SWEEPS_GPU_GONE_MS        5000  // a worker that ended may still be listed so long
+#define SWEEPS_QUOTA_USERS        256   // users whose wishes are counted apart
 #define SWEEPS_QUOTA_MS           600000 // in which one user may have `want_per_uid` problems queued
 #define SWEEPS_DAY_MS             86400000
 #define SWEEPS_REVALIDATE_MS      604800000 // entries swept longer ago are worth measuring again
 #define SWEEPS_REVALIDATE_TICK_MS 60000     // from one search for them to the next
+
+// Is it known which GPU a section means?
+enum sweeps_gpu_state {
+    SWEEPS_GPU_ASKING,
+    SWEEPS_GPU_VERIFIED,
+    SWEEPS_GPU_UNVERIFIED, // gpuwatch cannot tell: what is configured is passed through
+    SWEEPS_GPU_REFUSED,    // it is not there, or may be several
+};
+struct sweeps_gpu {
+    enum sweeps_gpu_state state;
+    char uuid[GPUS_UUID_BYTES];
+    char visible[DEVICE_VISIBLE_BYTES]; // what its worker gets as CUDA_VISIBLE_DEVICES
+    char why[256];                      // it is not verified, or refused
+    struct gpus_verdict verdict;        // of the last report
+    uint64_t foreign_ms;                // when others were seen last; 0 = never
+    uint64_t pid, group, gone_ms;       // of the worker that lives, or lived until then
+    bool is_busy;                       // the device was told so
+};
 
 struct sweeps_slot { // one device
     struct device *device;
     struct queue_item *item; // being swept; NULL = none
     uint64_t began_ms, done, total;
     char phase[24], sweep[SWEEP_MAX_ID];
-    bool is_cpu;
+    bool is_cpu, is_gpu; // neither: a device of a kind that is not watched
+    struct sweeps_gpu gpu;
 };
 
 struct sweeps_left { // an unfinished journal
@@ -49,6 +75,8 @@ struct sweeps {
     struct journal *journal;
     struct load_watch *load;
     uv_timer_t kick;
+    struct inventory *inventory; // NULL = no section has a GPU
+    uv_timer_t poll;             // of GPUs, while a sweep runs on one
     struct sweeps_slot slot[SECTIONS_MAX];
     uint32_t n_slots;
     uint32_t slot_of[SECTIONS_MAX]; // by section
@@ -69,7 +97,7 @@ struct sweeps {
     unsigned rules; // the saver's, still to be answered; their answers come back here
     void (*closed)(void *ctx);
     void *closed_ctx;
-    char policy[128];
+    char policy[320];
 };
 
 // Fills in slots and their devices. Returns 0 or -errno with `d` filled.
@@ -89,6 +117,21 @@ bool sweeps_over_budget(struct sweeps *s, uint64_t now_ms);
 void sweeps_on_quiet(void *ctx); // others let the CPUs be
 // The next problem for a device; NULL = none now.
 struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint32_t sections);
+// --- sweeps_gpus.c ---
+// Makes the inventory, if a section has a GPU. Returns 0 or -errno with `d` filled.
+int sweeps_gpus_new(struct sweeps *s, const char *launcher, struct diag *d);
+void sweeps_gpus_start(struct sweeps *s); // which GPUs do the sections mean?
+void sweeps_gpus_tick(struct sweeps *s);
+void sweeps_gpus_reload(struct sweeps *s); // asks again, whatever failed before
+// May a sweep start on that GPU? If what is known is too old, it is asked for, and kicks.
+bool sweeps_gpu_may_start(struct sweeps *s, struct sweeps_slot *slot, uint64_t now_ms);
+void sweeps_gpu_watch(struct sweeps *s); // a sweep begins, perhaps with a worker that is there
+void sweeps_gpu_worker(struct sweeps *s, struct sweeps_slot *slot, long pid); // 0 = it is gone
+// Why sweeps that are queued for a GPU wait, with the GPU's name; NULL = none does.
+const struct sweeps_slot *sweeps_gpu_waiting(const struct sweeps *s);
+// The CUDA_VISIBLE_DEVICES or CUDA_DEVICE_ORDER that a section's worker would have; NULL = none.
+const char *sweeps_variable(const struct config_worker *w, const char *name);
+
 // Closing goes on when all devices are closed and no rule is under way.
 void sweeps_close_rest(struct sweeps *s);
 // The entry served today for a section's environment; false = a miss.

@@ -33,11 +33,15 @@ bool sweeps_over_budget(struct sweeps *s, uint64_t now_ms)
 
 // May a sweep start on that device now? If others load the CPUs, sampling goes on until they do
 // not.
-static bool may_start(struct sweeps *s, const struct sweeps_slot *slot, uint64_t now_ms)
+static bool may_start(struct sweeps *s, struct sweeps_slot *slot, uint64_t now_ms)
 {
     if (s->config->sweep.when == CONFIG_when_never || sweeps_over_budget(s, now_ms))
         return false;
-    if (s->config->sweep.when == CONFIG_when_always || !slot->is_cpu || now_ms < s->quiet_until_ms)
+    if (s->config->sweep.when == CONFIG_when_always)
+        return true;
+    if (slot->is_gpu)
+        return sweeps_gpu_may_start(s, slot, now_ms);
+    if (!slot->is_cpu || now_ms < s->quiet_until_ms)
         return true;
     for (uint32_t i = 0; i < s->n_slots; i++) // ours would count as others
         if (s->slot[i].is_cpu && s->slot[i].item)
@@ -224,6 +228,7 @@ void sweeps_tick(struct sweeps *s, uint64_t now_ms)
             revalidate(s, i);
     if (may_revalidate)
         s->revalidate_ms = now_ms + SWEEPS_REVALIDATE_TICK_MS;
+    sweeps_gpus_tick(s);
     sweeps_kick(s); // pauses of failed problems may be over
 }
 
@@ -231,6 +236,7 @@ void sweeps_reload(struct sweeps *s)
 {
     if (!s->is_scanned || s->is_closing)
         return;
+    sweeps_gpus_reload(s);
     for (uint32_t i = 0; i < s->n_slots; i++)
         device_check(s->slot[i].device);
     for (uint32_t i = 0; i < s->sections->n; i++)

@@ -13,6 +13,8 @@ static const struct record_type *const line_types[LINE_COUNT] = {
 #define LIST(rec, item, name, need, doc)
 #define END(rec)
 #include "proto/worker.def"
+#define LINE(rec) [LINE_##rec] = &rec_type_##rec,
+#include "proto/gpuwatch.def"
 #undef RECORD
 #undef FIELD
 #undef OBJECT
@@ -69,7 +71,7 @@ int line_decode(const char *text, size_t len, enum line *line, const void **rec,
         return out ? record_decode(line_types[i], text, len, RECORD_LENIENT, out, a, d) : -ENOMEM;
     }
     if (!r) {
-        diag_set(d, "say", "'%.40s' is not a line of worker.def", head.say);
+        diag_set(d, "say", "'%.40s' is not a line", head.say);
         r = RECORD_E_FIELD;
     }
     return r;

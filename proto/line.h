@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // line: one JSON object a line between daemon and worker, and in a sweep's journal. The object's
-// first field "say" names the record (worker.def, or a journal_* record of table.def); the rest are
-// its fields.
+// first field "say" names the record (worker.def, gpuwatch.def, or a journal_* record of
+// table.def); the rest are its fields.
 #pragma once
 #include <stddef.h>
 
@@ -17,6 +17,8 @@ enum line {
 #define LIST(rec, item, name, need, doc)
 #define END(rec)
 #include "proto/worker.def"
+#define LINE(rec) LINE_##rec,
+#include "proto/gpuwatch.def"
 #undef RECORD
 #undef FIELD
 #undef OBJECT

@@ -84,6 +84,7 @@ static void every_type_is_read(void **state)
              "look_deadline_min = 2500ms\n"
              "device_budget = 1h\n"
              "revalidate = yes\n"
+             "idle_ignore = nvidia-cuda-mps-server dcgm_exporter\n"
              "[limits]\n"
              "fingerprints = 16\n"
              "[worker cpu0]\n"
@@ -101,6 +102,7 @@ static void every_type_is_read(void **state)
              "[worker gpu-1]\n"
              "backend = cublaslt\n"
              "command = /bin/true\n"
+             "library = /opt/lib/libcublasLt.so.13\n"
              "device = GPU-9f1c:0/1");
     assert_string_equal(c.daemon.runtime_dir, "/tmp/x");
     assert_int_equal(c.daemon.authority, CONFIG_authority_learned);
@@ -111,6 +113,10 @@ static void every_type_is_read(void **state)
     assert_int_equal(c.sweep.look_deadline_min_ms, 2500);
     assert_int_equal(c.sweep.device_budget_s, 3600);
     assert_true(c.sweep.revalidate);
+    assert_int_equal(c.sweep.idle_ignore.n, 2);
+    assert_string_equal(c.sweep.idle_ignore.word[0], "nvidia-cuda-mps-server");
+    assert_string_equal(c.worker[0].library, "");
+    assert_string_equal(c.worker[1].library, "/opt/lib/libcublasLt.so.13");
     assert_int_equal(c.limits.fingerprints, 16);
     assert_int_equal(c.n_workers, 2);
     assert_string_equal(c.worker[0].name, "cpu0");
@@ -239,6 +245,8 @@ static void texts_are_checked(void **state)
         "\"true\" is not an absolute path");
     bad("[worker x]\nbackend = cublas\n", 2, 11, "worker x.backend",
         "\"cublas\" is none of onednn, cublaslt, cudnn, flashinfer; did you mean \"cublaslt\"?");
+    bad("[worker x]\nlibrary = libcudnn.so\n", 2, 11, "worker x.library",
+        "\"libcudnn.so\" is not an absolute path");
     bad("[worker x]\ndevice = a b\n", 2, 11, "worker x.device", "\"a b\" is not a device's name");
     bad("\n[worker x]\ncommand = /bin/true\ndevice = cpu\n", 2, 1, "worker x.backend",
         "is missing, e.g. backend = onednn");
@@ -322,7 +330,11 @@ static void uncomment(char *text)
 
 static void same_as_default(const struct config *c, const struct config *d)
 {
-    assert_memory_equal(&c->sweep, &d->sweep, sizeof c->sweep);
+    struct config_sweep a = c->sweep, b = d->sweep;
+
+    assert_int_equal(a.idle_ignore.n, b.idle_ignore.n); // a list is not in the struct
+    a.idle_ignore = b.idle_ignore;
+    assert_memory_equal(&a, &b, sizeof a);
     assert_memory_equal(&c->limits, &d->limits, sizeof c->limits);
     assert_string_equal(c->daemon.site_dir, d->daemon.site_dir);
     assert_string_equal(c->daemon.control_group, d->daemon.control_group);

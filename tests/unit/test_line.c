@@ -29,6 +29,15 @@ static const char *const lines[] = {
     "{\"say\":\"failed\",\"candidate\":2,\"detail\":\"CUBLAS_STATUS_NOT_SUPPORTED\"}\n",
     "{\"say\":\"close\"}\n",
     "{\"say\":\"closed\"}\n",
+    "{\"say\":\"gpu_hello\",\"version\":1,\"devices\":2,\"driver\":\"580.159.04\"}\n",
+    "{\"say\":\"gpu_none\",\"why\":\"no NVIDIA driver is loaded\"}\n",
+    "{\"say\":\"gpu_ask\",\"seq\":7,\"brief\":true}\n",
+    "{\"say\":\"gpu_device\",\"uuid\":\"GPU-1\",\"index\":0,\"mig\":false,\"name\":\"NVIDIA H200\","
+    "\"total_bytes\":150754820096,\"free_bytes\":149567832064,\"used_bytes\":536870912,"
+    "\"exact\":true,\"processes\":[{\"pid\":12,\"group\":11,\"name\":\"python3\","
+    "\"memory_bytes\":536870912},{\"pid\":13,\"mps\":true}],\"more\":3,\"sm_mhz\":1980,"
+    "\"ecc\":true,\"throttle\":[\"power cap\"]}\n",
+    "{\"say\":\"gpu_end\",\"seq\":7,\"driver\":\"580.159.04\"}\n",
     "{\"say\":\"journal_begin\",\"format\":1,\"sweep\":\"s-1\",\"key\":\"k\",\"seed\":1,\"worker\":"
     "\"w\",\"fingerprint\":{},\"date\":\"2026-12-02T05:31:34Z\"}\n",
     "{\"say\":\"journal_loss\",\"why\":\"signal\",\"candidate\":2,\"obituary\":\"SIGSEGV\"}\n",
