@@ -11,6 +11,7 @@ cd "$(dirname "$0")/../.."
 MAX_MIB=40
 # Not here: the C library, the driver's and CUDA's, and what only programs for CPUs need.
 SYSTEM='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|cuda|nvidia-.*|cudart|cublas|cublasLt|cudnn.*|cupti))\.so'
+CXX='^lib(stdc\+\+|gcc_s)\.so'
 LEFT_OUT='/(tactic-onednn|matmul_server|ctl_man)$'
 
 [ $# -ge 1 ] || { echo "usage: bundle.sh DIR [BUILD]" >&2 && exit 2; }
@@ -30,11 +31,18 @@ for target in json.load(sys.stdin):
 
 if [ $# -lt 2 ]; then
     # RPATH, not RUNPATH: it also counts for the libraries of libraries.
+    # shellcheck disable=SC2016 # the loader expands $ORIGIN
     [ -f "$build/build.ninja" ] || meson setup "$build" --buildtype=release \
         -Dc_link_args='-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib' >/dev/null
+    ninja -C "$build" build.ninja >/dev/null # what there is to build may have changed
     # shellcheck disable=SC2046
     ninja -C "$build" $(programs) >/dev/null
 fi
+
+# is_there LIBRARY PROGRAM: the machine itself has it. Who is linked with NVIDIA's libraries takes the C++ library they take.
+is_there() {
+    [[ $1 =~ $SYSTEM ]] || { [[ $1 =~ $CXX ]] && ldd "$2" | grep -q libcudnn; }
+}
 
 rm -rf "$dir" && mkdir -p "$dir"
 for program in $(programs); do
@@ -45,24 +53,27 @@ for program in $(programs); do
     # Each folder has libraries of its own: a worker must not meet the C++ library that came for libzmq when it opens
     # the kernel library of an engine.
     while read -r name _ path _; do
-        if [ -f "$path" ] && ! [[ $name =~ $SYSTEM ]] && [[ $name != libtactic.so* ]]; then
+        if [ -f "$path" ] && [[ $name != libtactic.so* ]] && ! is_there "$name" "$build/$program"; then
             mkdir -p "$folder/lib"
             cp -Ln "$path" "$folder/lib/$name"
         fi
     done < <(ldd "$build/$program")
 done
 # Programs find libtactic where the build folder has it; Python by this name.
-ln -sf "$(basename "$(ls "$dir"/client/libtactic.so.*)")" "$dir/client/libtactic.so.1"
+mv "$dir"/client/libtactic.so.*.* "$dir/client/libtactic.so.1"
 git log -1 --format=%H >"$dir/commit" 2>/dev/null || echo unknown >"$dir/commit"
 git diff --quiet HEAD 2>/dev/null || echo "with changes that are not committed" >>"$dir/commit"
 
 if [ $# -lt 2 ]; then
     for program in $(programs); do
-        if foreign=$(LD_LIBRARY_PATH='' ldd "$dir/$program" | grep -E 'not found|=> /' |
-            grep -v "=> $(realpath "$dir")/" | awk '{print $1}' | grep -vE "$SYSTEM"); then
-            echo "bundle.sh: $program finds these outside of the bundle: ${foreign//$'\n'/ }" >&2
-            exit 1
-        fi
+        program=${program/%libtactic.so.*/libtactic.so.1}
+        program=${program/%libtactic.so.*/libtactic.so.1}
+        while read -r name arrow path _; do
+            if [ "$arrow" = '=>' ] && [[ $path != $(realpath "$dir")/* ]] && ! is_there "$name" "$dir/$program"; then
+                echo "bundle.sh: $program finds $name outside of the bundle: $path" >&2
+                exit 1
+            fi
+        done < <(LD_LIBRARY_PATH='' ldd "$dir/$program")
     done
 fi
 mib=$(du -sm "$dir" | cut -f1)
