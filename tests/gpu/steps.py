@@ -277,6 +277,17 @@ def coverage(d, recipe, layout, sections):
     return found
 
 
+def snapshot_of_both(d, sections, recipe, layout):
+    """How many problems the snapshot answers for a server that has loaded what all the sections have."""
+    import tacticd
+
+    with tacticd.Client(socket=str(d.dir / "run/lookup.sock"), timeout_ms=5000) as client:
+        for row in d.status()["workers"]:
+            for fact, value in row.get("fingerprint", {}).items() if row["section"] in sections else ():
+                client.fingerprint_set(fact, value)
+        return client.table(recipe, layout).covered
+
+
 def step_sweep(room, recipe, layout=None):
     """A recipe's layout until all is answered or the time is over; what is learned is exported as it comes."""
     path = ROOT / "tables/recipes" / f"{recipe}.json"
@@ -315,11 +326,15 @@ def step_sweep(room, recipe, layout=None):
             if is_whole or not room.left() or not busy:
                 break
             time.sleep(0.5)
+        joined = snapshot_of_both(d, sections, recipe, layout)
+        expect(joined == sum(covered for covered, _ in answered.values()), "a server with both libraries gets another number",
+               joined, answered)
         entries = collections.Counter()
         for table in sorted((d.dir / "state/tables").glob(f"{recipe},*.json")):
             for entry in json.loads(table.read_text())["entries"]:
                 entries["hit" if "tactic" in entry else "noisy" if entry["state"] == "noisy" else "default"] += 1
         ended = {"answered": answered, "entries": dict(entries), "denied": status["denied"],
+                 "joined": joined,
                  "seconds": round(time.monotonic() - begun, 1), "whole": is_whole}
         room.note(**ended, counters=status["counters"])
         print(f"  {ended}", flush=True)
