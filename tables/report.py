@@ -10,6 +10,7 @@ says how), not read off a data sheet, so a kernel may come a little below them.
 """
 import argparse
 import difflib
+import functools
 import json
 import pathlib
 import statistics
@@ -19,9 +20,8 @@ DEVICE = "NVIDIA H200"
 BYTES_PER_S = 4.3e12  # a copy on the card, bytes read and written
 FLOP_PER_S = {"bf16": 790e12}  # a bf16 product of 8192 x 8192 x 8192, random data
 ELEMENT_BYTES = {"bf16": 2, "f16": 2, "e4m3": 1, "f32": 4}
-POPULARITY = 0.5  # deviation of the log of how often an expert is chosen, in the workers' seeded routing
+SKEW = 0.35  # an expert's popularity is its rank to the power of minus this: ROUTING_SKEW of daemon/workers/routing.h
 BEGIN, END = "<!-- tables begin: tables/report.py writes what stands here -->", "<!-- tables end -->"
-QUANTILES = 200
 
 
 def dims(key):
@@ -35,12 +35,23 @@ def rows_of(d):
     return max(1, d["tokens"] * d["top_k"] * d["local_experts"] // d["experts"])
 
 
-def experts_met(local, rows):
-    """Expected number of experts with at least one row, where each row draws its own and some are more popular."""
-    bell = statistics.NormalDist(0, POPULARITY)
-    popularity = [2.718281828459045 ** bell.inv_cdf((i + 0.5) / QUANTILES) for i in range(QUANTILES)]
-    mean = statistics.fmean(popularity)
-    return local * statistics.fmean(1 - (1 - min(1.0, p / mean / local)) ** rows for p in popularity)
+@functools.lru_cache(maxsize=None)
+def chances(experts, top_k):
+    """How likely a token goes to each expert: they add up to top_k, for it goes to so many different ones."""
+    popularity = [(rank + 1) ** -SKEW for rank in range(experts)]
+    total = sum(popularity)
+    low, high = 1.0, 1e6
+    for _ in range(100):
+        draws = (low + high) / 2
+        chosen = [1 - (1 - p / total) ** draws for p in popularity]
+        low, high = (draws, high) if sum(chosen) < top_k else (low, draws)
+    return chosen
+
+
+def experts_met(d):
+    """Expected number of this device's experts with at least one row, under the routing that the workers draw."""
+    each = chances(d["experts"], d["top_k"])
+    return max(1.0, d["local_experts"] / d["experts"] * sum(1 - (1 - chance) ** d["tokens"] for chance in each))
 
 
 def floor(key):
@@ -48,7 +59,7 @@ def floor(key):
     op, d = dims(key)
     n, k, a, b, out = d["n"], d["k"], *(ELEMENT_BYTES[d[name]] for name in ("a", "b", "out"))
     if op == "moe_grouped_matmul":
-        rows, weights = rows_of(d), experts_met(d["local_experts"], rows_of(d)) * n * k
+        rows, weights = rows_of(d), experts_met(d) * n * k
     else:
         rows, weights = d["m"] * d["batch"], d["batch"] * n * k
     memory = (weights * b + rows * (k * a + n * out)) / BYTES_PER_S

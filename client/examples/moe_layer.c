@@ -27,6 +27,7 @@
 #define INTERMEDIATE  3072 // its moe_intermediate_size
 #define EXPERTS       896
 #define TOP_K         16
+#define SKEW          0.35                 // of the experts' popularity, by rank
 #define GRANTED_BYTES ((int64_t)128 << 20) // scratch memory; part of the question
 #define ROUTINGS      4 // in turn, so that no launch finds its experts' weights in the cache
 #define MAX_ROUNDS    200
@@ -158,8 +159,26 @@ static void fill(struct layer *l, void *to, size_t n, double deviation)
     free(block);
 }
 
-// Which expert each row meets, more of them the popular ones; rows are sorted by expert, as a
-// server has them after routing.
+// How popular each of this device's experts is, summed up: skewed as trained routers are, over all
+// experts, of which the first are here.
+static void make_popular(int64_t local, double *until, uint64_t *state)
+{
+    static double popularity[EXPERTS];
+
+    for (int e = 0; e < EXPERTS; e++)
+        popularity[e] = pow(e + 1, -SKEW);
+    for (int e = EXPERTS; e > 1; e--) {
+        uint64_t other = next_random(state) % (uint64_t)e;
+        double kept = popularity[e - 1];
+
+        popularity[e - 1] = popularity[other];
+        popularity[other] = kept;
+    }
+    for (int64_t e = 0; e < local; e++)
+        until[e + 1] = until[e] + popularity[e];
+}
+
+// Which expert each row meets; rows are sorted by expert, as a server has them after routing.
 static void route(struct layer *l)
 {
     double *until = calloc((size_t)l->local + 1, sizeof *until);
@@ -173,8 +192,7 @@ static void route(struct layer *l)
         int32_t begin = 0;
 
         memset(counts, 0, (size_t)l->local * sizeof *counts);
-        for (int64_t e = 0; e < l->local; e++)
-            until[e + 1] = until[e] + exp(0.5 * normal(&state));
+        make_popular(l->local, until, &state);
         for (int64_t row = 0; row < l->rows; row++) {
             double at = uniform(&state) * until[l->local];
             int64_t low = 0, high = l->local - 1;

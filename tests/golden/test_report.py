@@ -4,9 +4,13 @@
 
 usage: test_report.py
 """
+import bisect
 import importlib.util
+import itertools
 import json
 import pathlib
+import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -58,8 +62,31 @@ def test_floors():
     near(report.floor(linear(8192))[0], 2 * 8192 * 3584 * 7168 / 790e12 * 1e6, 0.001)
     assert report.floor(linear(16, "e4m3")) is None  # that speed was not measured
     assert report.rows_of(report.dims(moe(1024))[1]) == 2048
-    assert 0 < report.experts_met(112, 1) <= 1.0001 and report.experts_met(112, 10**6) > 111.99
-    assert report.experts_met(112, 100) < 112 * (1 - (1 - 1 / 112) ** 100)  # the popular meet more than one row
+
+
+def met(tokens, top_k, experts, local, draw):
+    """The workers' routing, played: how many of the first experts get a token."""
+    popularity = [(rank + 1) ** -report.SKEW for rank in range(experts)]
+    draw.shuffle(popularity)
+    upto, hit = list(itertools.accumulate(popularity)), set()
+    for _ in range(tokens):
+        chosen = set()
+        while len(chosen) < top_k:
+            chosen.add(bisect.bisect_left(upto, draw.random() * upto[-1]))
+        hit |= chosen
+    return sum(expert < local for expert in hit)
+
+
+def test_experts_met():
+    draw = random.Random(3)
+    for tokens in (1, 8, 64, 256):
+        _, d = report.dims(moe(tokens))
+        played = statistics.fmean(met(tokens, d["top_k"], d["experts"], d["local_experts"], draw) for _ in range(60))
+        near(report.experts_met(d), max(1.0, played), 0.12 if tokens == 1 else 0.03)
+    near(report.experts_met(report.dims(moe(8192))[1]), 112, 1e-6)
+    header = ROOT / "daemon/workers/routing.h"
+    if header.is_file():
+        assert f"#define ROUTING_SKEW {report.SKEW}\n" in header.read_text(), "the workers' routing is another"
 
 
 def site(folder, entries=(), readme=None):
@@ -112,8 +139,8 @@ def test_readme_is_up_to_date():
 
 
 def main():
-    for test in (test_floors, test_a_table_is_written_once_and_checked, test_without_a_table_nothing_is_shown,
-                 test_readme_is_up_to_date):
+    for test in (test_floors, test_experts_met, test_a_table_is_written_once_and_checked,
+                 test_without_a_table_nothing_is_shown, test_readme_is_up_to_date):
         test()
         print(f"ok {test.__name__}")
 
