@@ -6,6 +6,8 @@
 #   bundle.sh DIR           builds build/gpu and gathers it in DIR, which is made anew
 #   bundle.sh DIR BUILD     gathers what is built in BUILD: for a machine that has the libraries in the same places
 set -euo pipefail
+[ $# -ge 1 ] || { echo "usage: bundle.sh DIR [BUILD]" >&2 && exit 2; }
+dir=$(realpath -m -- "$1") build=$(realpath -m -- "${2:-$(dirname "$0")/../../build/gpu}")
 cd "$(dirname "$0")/../.."
 
 MAX_MIB=40
@@ -13,9 +15,6 @@ MAX_MIB=40
 SYSTEM='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|cuda|nvidia-.*|cudart|cublas|cublasLt|cudnn.*|cupti))\.so'
 CXX='^lib(stdc\+\+|gcc_s)\.so'
 LEFT_OUT='/(tactic-onednn|matmul_server|ctl_man)$'
-
-[ $# -ge 1 ] || { echo "usage: bundle.sh DIR [BUILD]" >&2 && exit 2; }
-dir=$1 build=${2:-build/gpu}
 
 # The programs and libtactic, as paths below the build folder.
 programs() {
@@ -69,7 +68,7 @@ if [ $# -lt 2 ]; then
         program=${program/%libtactic.so.*/libtactic.so.1}
         program=${program/%libtactic.so.*/libtactic.so.1}
         while read -r name arrow path _; do
-            if [ "$arrow" = '=>' ] && [[ $path != $(realpath "$dir")/* ]] && ! is_there "$name" "$dir/$program"; then
+            if [ "$arrow" = '=>' ] && [[ $path != $dir/* ]] && ! is_there "$name" "$dir/$program"; then
                 echo "bundle.sh: $program finds $name outside of the bundle: $path" >&2
                 exit 1
             fi

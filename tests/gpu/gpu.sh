@@ -51,7 +51,7 @@ work=$(mktemp -d) child='' packer=''
 pack() {
     # A file may grow while it is read; the next packing has the rest. Two may pack at once.
     local part=$out/.results.$BASHPID
-    tar -cz -f "$part" -C "$work" --exclude=journal . 2>/dev/null
+    tar -cz -f "$part" -C "$work" --exclude=journal --exclude=./resumed . 2>/dev/null
     [ -s "$part" ] && mv -f "$part" "$out/results.tar.gz"
 }
 pack_all() {
