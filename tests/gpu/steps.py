@@ -98,8 +98,15 @@ class Room:
     def sections(self):
         """{name: section}: what servers on PyTorch load."""
         lt, dnn = self.torch.get("libcublasLt"), self.torch.get("libcudnn")
-        folders = self.torch.get("folders", ())
+        folders = [self.short(folder, i) for i, folder in enumerate(self.torch.get("folders", ()))]
         return {"lt": self.section("cublaslt", lt, folders), "cudnn": self.section("cudnn", dnn, folders)}
+
+    def short(self, folder, i):
+        """The same folder by a short name: a line of a configuration holds 197 bytes."""
+        link = self.out / f"l{i}"
+        if not link.is_symlink():
+            link.symlink_to(folder)
+        return str(link)
 
     def all_sections(self):
         """And the system's cuDNN, which is another version."""
