@@ -18,6 +18,14 @@ static uint64_t row_of(struct gpu *g, const struct gpu_verify *v, uint64_t row)
     return (uint64_t)there;
 }
 
+// Blocks of threads for so much work, when each does `at_once` of it side by side.
+static uint32_t blocks_for(uint64_t work, uint64_t at_once)
+{
+    uint64_t n = work / at_once + (work % at_once != 0);
+
+    return n < GPU_VERIFY_RECORDS ? (uint32_t)n : GPU_VERIFY_RECORDS;
+}
+
 // Runs one of the comparisons; the worst of all blocks of threads.
 static struct gpu_verify_record worst_of(
     struct gpu *g, struct gpu_verify *v, const char *kernel, uint32_t n, const void *output)
@@ -59,16 +67,21 @@ static void note_sum(struct gpu *g, const struct gpu_verify *v, struct verify_wo
 
 static struct verify_worst measure(struct gpu *g, struct gpu_verify *v, const void *output)
 {
+    const struct gpu_verify_task *t = &v->task;
     struct verify_worst w = { 0 };
-    struct gpu_verify_record r = worst_of(g, v,
-        v->task.is_exact ? "verify_judge_all" : "verify_judge_sums", GPU_VERIFY_RECORDS, output);
+    struct gpu_verify_record r;
 
+    if (t->is_exact)
+        r = worst_of(
+            g, v, "verify_judge_all", blocks_for(t->rows * t->n, GPU_VERIFY_THREADS), output);
+    else // a warp each
+        r = worst_of(g, v, "verify_judge_sums",
+            blocks_for(t->rows * t->n_blocks, GPU_VERIFY_THREADS / 32), output);
     if (r.not_finite != UINT64_MAX) {
-        verify_note_not_finite(
-            &w, row_of(g, v, r.not_finite / v->task.n), r.not_finite % v->task.n);
+        verify_note_not_finite(&w, row_of(g, v, r.not_finite / t->n), r.not_finite % t->n);
         return w;
     }
-    if (v->task.is_exact) {
+    if (t->is_exact) {
         note_element(g, v, &w, &r);
         return w;
     }
@@ -82,10 +95,11 @@ static bool differ(struct gpu *g, struct gpu_verify *v, const void *first, const
 {
     uint64_t row_bytes = v->task.n * dtype_infos[v->task.out].bytes;
     uint32_t seen = 0;
+    uint32_t blocks = blocks_for(v->task.rows * row_bytes, GPU_VERIFY_THREADS);
     void *args[] = { &v->task, &first, &second, &row_bytes, &v->memory[MEMORY_DIFFER] };
 
     gpu_put(g, v->memory[MEMORY_DIFFER], &seen, sizeof seen);
-    gpu_verify_run(g, v, "verify_differ", (const uint32_t[3]){ GPU_VERIFY_RECORDS, 1, 1 }, args);
+    gpu_verify_run(g, v, "verify_differ", (const uint32_t[3]){ blocks, 1, 1 }, args);
     gpu_get(g, &seen, v->memory[MEMORY_DIFFER], sizeof seen);
     return seen != 0;
 }

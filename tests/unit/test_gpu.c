@@ -25,6 +25,7 @@
 
 static struct gpu *gpu;
 static struct fake_cuda *fake;
+static const char *self; // this program
 
 // --- programs of their own: the loader's path is read at their start ---
 
@@ -49,7 +50,7 @@ static struct outcome run(const char *scenario, const char *folder, const char *
         setenv("FAKE_CUDA", fake_cuda, 1);
         setenv("CUDA_VISIBLE_DEVICES", "GPU-7", 1);
         dup2(ends[1], 2);
-        execl("/proc/self/exe", "test_gpu", scenario, (char *)NULL);
+        execl(self, self, scenario, (char *)NULL);
         _exit(127);
     }
     close(ends[1]);
@@ -400,6 +401,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_library_is_opened),
     };
 
+    self = argv[0];
     for (size_t i = 0; argc > 1 && i < sizeof scenarios / sizeof scenarios[0]; i++)
         if (!strcmp(argv[1], scenarios[i].name))
             return scenarios[i].run();
