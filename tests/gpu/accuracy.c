@@ -365,12 +365,26 @@ static bool merge_all(const struct options *o, const struct run *run)
 
 // --- the run ---
 
+// Is there time for a turn of it, by what the ones before took?
+static bool has_time(const struct run *run, const struct shape *s)
+{
+    const struct rec_acc_shape *rec = &s->result.rec;
+    double turn_s = s->turn_s, spent_s = 0;
+
+    for (size_t i = 0; i < rec->runs.n; i++)
+        spent_s += rec->runs.items[i].seconds;
+    if (turn_s == 0 && rec->blocks.n)
+        turn_s = spent_s / (double)rec->blocks.n;
+    return peer_now_ms() + (uint64_t)(1e3 * turn_s) < run->end_ms;
+}
+
 static struct shape *least_complete(const struct run *run)
 {
     struct shape *least = NULL;
 
     for (unsigned i = 0; i < n_shapes; i++)
-        if (!shapes[i].is_given_up && shape_complete(run, &shapes[i]) < 1 - 1e-9 &&
+        if (!shapes[i].is_given_up && has_time(run, &shapes[i]) &&
+            shape_complete(run, &shapes[i]) < 1 - 1e-9 &&
             (!least || shape_complete(run, &shapes[i]) < shape_complete(run, least)))
             least = &shapes[i];
     return least;
