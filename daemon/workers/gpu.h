@@ -18,20 +18,19 @@
 #include "proto/diag.h"
 #include "proto/fingerprint.h"
 
-#define GPU_METHOD      "cuda-event-cold-1" // the method id of its timing
-#define GPU_EXIT_STICKY 70
-#define GPU_FLUSH_FACTOR                                                                           \
-    2 // the flush writes, then reads another buffer, of this many times L2 each
-#define GPU_NAME_BYTES 1024
-#define GPU_MAX_TOUCH  8
+#define GPU_METHOD       "cuda-event-cold-1" // the method id of its timing
+#define GPU_EXIT_STICKY  70
+#define GPU_FLUSH_FACTOR 2 // times L2: what a flush writes, and then reads elsewhere
+#define GPU_NAME_BYTES   1024
+#define GPU_MAX_TOUCH    8
 
 struct gpu;
 
 struct gpu_info {
-    char name[64]; // as the driver spells it
-    char uuid[48]; // GPU-... or MIG-...
-    char driver[32],
-        cuda[32];     // "580.159.04" where /proc says it, "" else; "13.0", what the driver supports
+    char name[64];    // as the driver spells it
+    char uuid[48];    // GPU-... or MIG-...
+    char driver[32];  // as the fact: "580.159.04"
+    char cuda[32];    // what the driver supports: "13.0"
     int major, minor; // compute capability
     int sm_count;
     uint64_t l2_bytes, memory_bytes;
@@ -42,8 +41,8 @@ struct gpu_info {
 int gpu_new(struct gpu **out, struct diag *d);
 struct gpu *gpu_free(struct gpu *g); // NULL
 const struct gpu_info *gpu_info(const struct gpu *g);
-// The driver's and device's facts: device, sm_count, mig_profile, driver, power cap and such where
-// known.
+// All facts of this process (facts_detect: device, driver and libraries, cuDNN's only once a handle
+// was made) and the device's ECC mode; sealed.
 void gpu_facts(const struct gpu *g, struct fingerprint *out);
 // The stream everything runs on: a CUstream, which is a cudaStream_t. Valid until gpu_free.
 void *gpu_stream(const struct gpu *g);
@@ -54,7 +53,7 @@ void *gpu_library(const char *path, const char *const *names, struct diag *d);
 
 // --- memory ---
 // All of it counts against a cap, which starts as unlimited. Pointers are device addresses, aligned
-// to 256 bytes.
+// to 256 bytes. The first taking takes the flush's buffers as well, for good: gpu_flush_bytes.
 
 void gpu_cap(struct gpu *g, uint64_t bytes); // from now on; what is taken already counts
 uint64_t gpu_taken(const struct gpu *g);
@@ -115,5 +114,6 @@ int gpu_launch_cold(
 // The same without flush, after one untimed launch: only for comparisons of methods.
 int gpu_launch_hot(
     struct gpu *g, const struct gpu_launch *l, struct worker_sample *out, struct diag *d);
-double gpu_flush_us(const struct gpu *g); // measured
-double gpu_clock_mhz(struct gpu *g);      // SM clock by a probe kernel in the stream
+uint64_t gpu_flush_bytes(const struct gpu *g); // of both buffers, taken or not
+double gpu_flush_us(const struct gpu *g);      // measured with the first memory taken; 0 before
+double gpu_clock_mhz(struct gpu *g);           // SM clock by a probe kernel in the stream

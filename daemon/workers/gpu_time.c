@@ -94,15 +94,25 @@ static void measure_flush(struct gpu *g)
     g->flush_us = us[FLUSH_ROUNDS / 2];
 }
 
-int gpu_time_ready(struct gpu *g, struct diag *d)
+static uint64_t one_buffer(const struct gpu *g)
 {
     uint64_t l2_bytes = g->info.l2_bytes ? g->info.l2_bytes : FLUSH_UNKNOWN_L2;
+
+    return (GPU_FLUSH_FACTOR * l2_bytes + 255) / 256 * 256;
+}
+
+uint64_t gpu_flush_bytes(const struct gpu *g)
+{
+    return 2 * one_buffer(g);
+}
+
+int gpu_time_ready(struct gpu *g, struct diag *d)
+{
     int r;
 
     if (g->flush_read)
         return 0;
-    g->flush_bytes = GPU_FLUSH_FACTOR * l2_bytes;
-    g->flush_bytes += 16 - g->flush_bytes % 16;
+    g->flush_bytes = one_buffer(g);
     r = gpu_memory_take(g, g->flush_bytes, &g->flush_written, d);
     if (!r)
         r = gpu_memory_take(g, g->flush_bytes, &g->flush_read, d);

@@ -215,7 +215,7 @@ static void the_device_is_described(void **state)
 
 static void memory_is_counted(void **state)
 {
-    uint64_t flush_bytes = 2 * (GPU_FLUSH_FACTOR * MIB + 256), before;
+    uint64_t before;
     struct diag d = { 0 };
     void *p[3];
 
@@ -224,7 +224,8 @@ static void memory_is_counted(void **state)
     assert_int_equal(gpu_take(gpu, 0, &p[0], &d), 0);
     assert_non_null(p[0]);
     before = gpu_taken(gpu);
-    assert_true(before >= 2 * GPU_FLUSH_FACTOR * MIB && before <= flush_bytes + 256);
+    assert_int_equal(gpu_flush_bytes(gpu), 2 * GPU_FLUSH_FACTOR * MIB);
+    assert_int_equal(before, gpu_flush_bytes(gpu) + 256);
     assert_true(gpu_flush_us(gpu) > 0.0);
     assert_int_equal(gpu_take(gpu, 1000, &p[1], &d), 0);
     assert_int_equal((uintptr_t)p[1] % 256, 0);
