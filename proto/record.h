@@ -68,7 +68,7 @@ struct record_type {
 #define REQUIRED true
 #define OPTIONAL false
 
-// One struct per record: `uint64_t has` (a bit per field, in list order), then the fields.
+// What a field is in its record's struct.
 #define RECORD_C_str  const char *
 #define RECORD_C_u64  uint64_t
 #define RECORD_C_f64  double
@@ -77,33 +77,9 @@ struct record_type {
 #define RECORD_C_strs struct record_strs
 #define RECORD_C_u64s struct record_u64s
 #define RECORD_C_f64s struct record_f64s
-#define RECORD(rec, doc)                                                                           \
-    struct rec_##rec {                                                                             \
-        uint64_t has;
-#define FIELD(rec, type, name, need, doc)  RECORD_C_##type name;
-#define OBJECT(rec, item, name, need, doc) const struct rec_##item *name;
-#define LIST(rec, item, name, need, doc)                                                           \
-    struct {                                                                                       \
-        struct rec_##item *items;                                                                  \
-        size_t n;                                                                                  \
-    } name;
-#define END(rec)                                                                                   \
-    }                                                                                              \
-    ;
-#include "proto/records.def"
-
-// The number of each field's presence bit: HAS_<record>_<field>.
-#define RECORD(rec, doc)                   enum {
-#define FIELD(rec, type, name, need, doc)  HAS_##rec##_##name,
-#define OBJECT(rec, item, name, need, doc) HAS_##rec##_##name,
-#define LIST(rec, item, name, need, doc)   HAS_##rec##_##name,
-#define END(rec)                                                                                   \
-    HAS_##rec##_COUNT                                                                              \
-    }                                                                                              \
-    ;                                                                                              \
-    _Static_assert((int)HAS_##rec##_COUNT <= RECORD_MAX_FIELDS, "too many fields in " #rec);       \
-    extern const struct record_type rec_type_##rec;
-#include "proto/records.def"
+#define RECORDS       "proto/records.def"
+#include "proto/record_declare.def"
+#undef RECORDS
 
 #define REC_HAS(r, rec, field) (((r)->has >> HAS_##rec##_##field & 1u) != 0)
 #define REC_SET(r, rec, field, value)                                                              \

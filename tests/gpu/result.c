@@ -11,35 +11,9 @@
 
 // --- the records ---
 
-#define RECORD(rec, doc) static const struct record_field fields_##rec[] = {
-#define ROW(rec, kind, name, need, type, doc)                                                      \
-    { #name, kind, need, offsetof(struct rec_##rec, name), type, doc },
-#define KIND_str                          RECORD_STR
-#define KIND_u64                          RECORD_U64
-#define KIND_f64                          RECORD_F64
-#define KIND_bool                         RECORD_BOOL
-#define KIND_raw                          RECORD_RAW
-#define KIND_strs                         RECORD_STRS
-#define KIND_u64s                         RECORD_U64S
-#define KIND_f64s                         RECORD_F64S
-#define FIELD(rec, type, name, need, doc) ROW(rec, KIND_##type, name, need, NULL, doc)
-#define OBJECT(rec, item, name, need, doc)                                                         \
-    ROW(rec, RECORD_OBJECT, name, need, &rec_type_##item, doc)
-#define LIST(rec, item, name, need, doc) ROW(rec, RECORD_LIST, name, need, &rec_type_##item, doc)
-#define END(rec)                                                                                   \
-    }                                                                                              \
-    ;
-#include "tests/gpu/result.def"
-
-#define RECORD(rec, doc_) const struct record_type rec_type_##rec = { .name = #rec, .doc = doc_,
-#define FIELD(rec, type, name, need, doc)
-#define OBJECT(rec, item, name, need, doc)
-#define LIST(rec, item, name, need, doc)
-#define END(rec)                                                                                   \
-    .size = sizeof(struct rec_##rec), .n_fields = HAS_##rec##_COUNT, .fields = fields_##rec        \
-    }                                                                                              \
-    ;
-#include "tests/gpu/result.def"
+#define RECORDS "tests/gpu/result.def"
+#include "proto/record_define.def"
+#undef RECORDS
 
 // --- memory ---
 

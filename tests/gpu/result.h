@@ -11,31 +11,9 @@
 // Oracle times kept a shape: a file has at most RECORD_MAX_VALUES values.
 #define RESULT_MAX_TIMES 200000
 
-#define RECORD(rec, doc)                                                                           \
-    struct rec_##rec {                                                                             \
-        uint64_t has;
-#define FIELD(rec, type, name, need, doc)  RECORD_C_##type name;
-#define OBJECT(rec, item, name, need, doc) const struct rec_##item *name;
-#define LIST(rec, item, name, need, doc)                                                           \
-    struct {                                                                                       \
-        struct rec_##item *items;                                                                  \
-        size_t n;                                                                                  \
-    } name;
-#define END(rec)                                                                                   \
-    }                                                                                              \
-    ;
-#include "tests/gpu/result.def"
-
-#define RECORD(rec, doc)                   enum {
-#define FIELD(rec, type, name, need, doc)  HAS_##rec##_##name,
-#define OBJECT(rec, item, name, need, doc) HAS_##rec##_##name,
-#define LIST(rec, item, name, need, doc)   HAS_##rec##_##name,
-#define END(rec)                                                                                   \
-    HAS_##rec##_COUNT                                                                              \
-    }                                                                                              \
-    ;                                                                                              \
-    extern const struct record_type rec_type_##rec;
-#include "tests/gpu/result.def"
+#define RECORDS "tests/gpu/result.def"
+#include "proto/record_declare.def"
+#undef RECORDS
 
 struct result {
     struct rec_acc_shape rec; // its lists are the heap's, what they point to the arena's
