@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/process.h"
 #include "proto/line.h"
 
 #define WATCH_FD         3
@@ -268,59 +269,6 @@ static void learn_gpu(struct watch *w, unsigned index)
         learn_migs(w, g);
 }
 
-// --- who a process is ---
-
-static bool read_text(const char *path, char *text, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
-
-    if (fd >= 0)
-        close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    return n > 0;
-}
-
-// The executable's name; the kernel's short one (15 bytes) where the link may not be read.
-static void read_name(unsigned pid, char *name, size_t bytes)
-{
-    static const char deleted[] = " (deleted)";
-    char path[48], link[4096], *at;
-    ssize_t n;
-
-    snprintf(path, sizeof path, "/proc/%u/exe", pid);
-    n = readlink(path, link, sizeof link - 1);
-    if (n <= 0) {
-        snprintf(path, sizeof path, "/proc/%u/comm", pid);
-        read_text(path, name, bytes);
-        name[strcspn(name, "\n")] = '\0';
-        return;
-    }
-    link[n] = '\0';
-    at = strstr(link, deleted);
-    if (at && !at[sizeof deleted - 1])
-        *at = '\0';
-    at = strrchr(link, '/');
-    snprintf(name, bytes, "%s", at ? at + 1 : link);
-}
-
-// Its process group, which is 0 if that lives outside our namespace. False: there is no such
-// process here; it ended, or NVML's pids are of another namespace.
-static bool read_group(unsigned pid, unsigned *group)
-{
-    char path[48], text[1024];
-    const char *at;
-    unsigned parent;
-    char state;
-
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    if (!pid || !read_text(path, text, sizeof text))
-        return false;
-    // The program's name stands in parentheses and may hold anything.
-    at = strrchr(text, ')');
-    return at && sscanf(at + 1, " %c %u %u", &state, &parent, group) == 3;
-}
-
 // --- a report ---
 
 struct told { // a device's line while it is made
@@ -353,9 +301,9 @@ static void tell_processes(struct watch *w, struct told *t, nvml_device device, 
             continue;
         }
         REC_SET(p, gpu_process, pid, w->listed[i].pid);
-        if (read_group(w->listed[i].pid, &group)) {
+        if (process_group(w->listed[i].pid, &group)) {
             REC_SET(p, gpu_process, group, group);
-            read_name(w->listed[i].pid, t->names[at], sizeof t->names[at]);
+            process_name(w->listed[i].pid, t->names[at], sizeof t->names[at]);
             p->name = t->names[at];
         }
         if (w->listed[i].memory != NVML_UNKNOWN)

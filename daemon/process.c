@@ -10,7 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define PROCESS_STAT_BORN 22 // field of /proc/<pid>/stat, from 1
+#define PROCESS_STAT_BORN  22 // field of /proc/<pid>/stat, from 1
+#define PROCESS_STAT_BYTES 1024
 
 static bool read_text(const char *path, char *text, size_t size)
 {
@@ -23,18 +24,22 @@ static bool read_text(const char *path, char *text, size_t size)
     return n > 0;
 }
 
-// The second field is the program's name in parentheses and may hold anything, so what follows is
-// counted from the last one.
-static uint64_t read_born(uint64_t pid)
+// What the kernel tells of a process, from the end of its second field on; NULL if there is none
+// here. That field is the program's name in parentheses and may hold anything.
+static const char *read_stat(uint64_t pid, char text[PROCESS_STAT_BYTES])
 {
-    char path[48], text[1024];
-    unsigned long long born = 0;
-    const char *at;
+    char path[48];
 
     snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
-    if (!read_text(path, text, sizeof text))
-        return 0;
-    at = strrchr(text, ')');
+    return pid && read_text(path, text, PROCESS_STAT_BYTES) ? strrchr(text, ')') : NULL;
+}
+
+static uint64_t read_born(uint64_t pid)
+{
+    char text[PROCESS_STAT_BYTES];
+    unsigned long long born = 0;
+    const char *at = read_stat(pid, text);
+
     if (at && (at[1] == ' ') && (at[2] == 'Z' || at[2] == 'X'))
         return 0; // ended, and nobody has reaped it
     for (int field = 2; at && field < PROCESS_STAT_BORN; field++)
@@ -87,4 +92,36 @@ void process_boot(char out[PROCESS_BOOT_BYTES])
     if (!read_text("/proc/sys/kernel/random/boot_id", out, PROCESS_BOOT_BYTES))
         out[0] = '\0';
     out[strcspn(out, "\n")] = '\0';
+}
+
+void process_name(uint64_t pid, char *name, size_t bytes)
+{
+    static const char deleted[] = " (deleted)";
+    char path[48], link[4096], *at;
+    ssize_t n;
+
+    snprintf(path, sizeof path, "/proc/%llu/exe", (unsigned long long)pid);
+    n = readlink(path, link, sizeof link - 1);
+    if (n <= 0) {
+        snprintf(path, sizeof path, "/proc/%llu/comm", (unsigned long long)pid);
+        read_text(path, name, bytes);
+        name[strcspn(name, "\n")] = '\0';
+        return;
+    }
+    link[n] = '\0';
+    at = strstr(link, deleted);
+    if (at && !at[sizeof deleted - 1])
+        *at = '\0';
+    at = strrchr(link, '/');
+    snprintf(name, bytes, "%s", at ? at + 1 : link);
+}
+
+bool process_group(uint64_t pid, unsigned *group)
+{
+    char text[PROCESS_STAT_BYTES];
+    const char *at = read_stat(pid, text);
+    unsigned parent;
+    char state;
+
+    return at && sscanf(at + 1, " %c %u %u", &state, &parent, group) == 3;
 }
