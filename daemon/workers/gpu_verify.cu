@@ -57,9 +57,26 @@ static __device__ uint64_t out_row_of(const Task &t, uint64_t row)
     return t.out_row ? (uint64_t)t.out_row[row] : row;
 }
 
+// The element of an image that a filter's element meets; 0 beyond the edge.
+static __device__ double window_at(const Task &t, uint64_t row, uint64_t k)
+{
+    const struct gpu_verify_window &w = t.window;
+    uint64_t channels = w.c / w.groups, group = row % w.groups, place = row / w.groups;
+    uint64_t across = place % w.q, down = place / w.q % w.p, image = place / w.q / w.p;
+    uint64_t element = k / channels, s = element % w.s, r = element / w.s;
+    // Unsigned: what lies before the edge is far behind it.
+    uint64_t y = down * w.stride + r * w.dilation - w.pad;
+    uint64_t x = across * w.stride + s * w.dilation - w.pad;
+
+    if (y >= w.h || x >= w.w)
+        return 0.0;
+    return decode(
+        t.a, t.a_data, ((image * w.h + y) * w.w + x) * w.c + group * channels + k % channels);
+}
+
 static __device__ double a_at(const Task &t, uint64_t a_row, uint64_t k)
 {
-    return decode(t.a, t.a_data, a_row * t.k + k);
+    return t.is_convolution ? window_at(t, a_row, k) : decode(t.a, t.a_data, a_row * t.k + k);
 }
 
 static __device__ double b_at(const Task &t, uint64_t group, uint64_t column, uint64_t k)

@@ -7,6 +7,16 @@
 #include "daemon/workers/gpu.h"
 #include "daemon/workers/verify.h"
 
+// A convolution as a product: a row of results is one place of a filter and one group of channels,
+// ((image x p + down) x q + across) x groups + group, its k are the filter's elements, r s c, and
+// its n the group's results. Images and results lie with their channels last.
+struct gpu_convolution {
+    uint64_t h, w, c; // an image
+    uint64_t p, q;    // places of the filter, down and across
+    uint64_t r, s;    // the filter
+    uint64_t stride, pad, dilation, groups;
+};
+
 struct gpu_product {
     uint64_t rows;         // rows of results, over all groups
     uint64_t groups, n, k; // b: [groups][n][k] or [groups][k][n], dense
@@ -21,6 +31,8 @@ struct gpu_product {
     const int32_t *a_row;        // [rows] row of a; NULL: i
     const int32_t *out_row;      // [rows] row of out; NULL: i
     uint64_t a_rows, out_rows;   // rows that a and out have
+    // a holds images, and is read by windows; a_row and out_row are NULL then. NULL: a holds rows.
+    const struct gpu_convolution *convolution;
 };
 
 struct gpu_verify;

@@ -26,6 +26,11 @@ struct gpu_verify_record {
     uint64_t not_finite; // the first element that is not, as row x n + column; ~0: none
 };
 
+// struct gpu_convolution.
+struct gpu_verify_window {
+    uint64_t h, w, c, p, q, r, s, stride, pad, dilation, groups;
+};
+
 struct gpu_verify_task {
     uint64_t rows, n, k, n_blocks;
     enum dtype a, b, out;
@@ -38,6 +43,8 @@ struct gpu_verify_task {
     const float *bias, *a_scale, *b_scale;
     const int32_t *group_of_row, *a_row, *out_row;
     uint64_t rows_a_group; // where group_of_row is NULL
+    int32_t is_convolution;
+    struct gpu_verify_window window;
 
     const double *weights;    // [n]
     const double *norms;      // [n_blocks] length of the weights of a block

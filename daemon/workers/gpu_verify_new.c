@@ -166,6 +166,7 @@ static void read_product(
     const struct gpu_verify *v, const struct gpu_product *p, struct gpu_verify_task *t)
 {
     const struct dtype_info *out = &dtype_infos[p->out];
+    const struct gpu_convolution *c = p->convolution;
 
     *t = (struct gpu_verify_task){
         .rows = p->rows,
@@ -203,6 +204,11 @@ static void read_product(
         .projected = v->memory[MEMORY_PROJECTED],
         .reference = v->memory[MEMORY_REFERENCE],
     };
+    if (c) {
+        t->is_convolution = 1;
+        t->window = (struct gpu_verify_window){ c->h, c->w, c->c, c->p, c->q, c->r, c->s, c->stride,
+            c->pad, c->dilation, c->groups };
+    }
 }
 
 // Weights, and what the host can sum of them: their length and the bias of each block.
@@ -360,6 +366,7 @@ int gpu_verify_new(struct gpu *g, const struct gpu_product *p, uint64_t seed,
 
     assert(p->rows && p->groups && p->n && p->k);
     assert(p->group_of_row || p->rows % p->groups == 0);
+    assert(!p->convolution || (!p->a_row && !p->out_row));
     *out = NULL;
     if (p->rows > INT32_MAX || p->groups > INT32_MAX || n_blocks(p) > MAX_COLUMNS) {
         diag_set(d, NULL, "too many rows, groups or columns to check");

@@ -70,6 +70,25 @@ static void restore(struct fixture *f)
     memcpy(f->out[1], f->right, f->out_bytes);
 }
 
+// What a filter's element `k` meets, by coordinates that may be negative.
+static double window_element(const struct fixture *f, uint64_t row, uint64_t k)
+{
+    const struct gpu_convolution *c = f->p.convolution;
+    int channels = (int)(c->c / c->groups), group = (int)(row % c->groups);
+    int place = (int)(row / c->groups), filter = (int)k / channels;
+    int image = place / (int)(c->p * c->q), inside = place % (int)(c->p * c->q);
+    int y = inside / (int)c->q * (int)c->stride - (int)c->pad;
+    int x = inside % (int)c->q * (int)c->stride - (int)c->pad;
+
+    y += filter / (int)c->s * (int)c->dilation;
+    x += filter % (int)c->s * (int)c->dilation;
+    if (y < 0 || x < 0 || y >= (int)c->h || x >= (int)c->w)
+        return 0.0;
+    return read_at(f->p.a, f->a,
+        (((uint64_t)image * c->h + (uint64_t)y) * c->w + (uint64_t)x) * c->c +
+            (uint64_t)(group * channels) + k % (uint64_t)channels);
+}
+
 static double right_element(const struct fixture *f, uint64_t row, uint64_t column)
 {
     const struct gpu_product *p = &f->p;
@@ -80,7 +99,9 @@ static double right_element(const struct fixture *f, uint64_t row, uint64_t colu
     for (uint64_t k = 0; k < p->k; k++) {
         uint64_t at = group * p->n * p->k + (p->b_is_nk ? column * p->k + k : k * p->n + column);
 
-        sum += read_at(p->a, f->a, a_row * p->k + k) * read_at(p->b, f->b, at);
+        sum +=
+            (p->convolution ? window_element(f, row, k) : read_at(p->a, f->a, a_row * p->k + k)) *
+            read_at(p->b, f->b, at);
     }
     sum *= p->scale;
     sum *= f->a_scale ? (double)f->a_scale[a_row] : 1.0;
@@ -386,6 +407,52 @@ static void groups_are_judged(void **state)
     }
 }
 
+static void judge_convolution(struct gpu_convolution c, uint64_t images, uint64_t filters)
+{
+    struct gpu_product p = plain;
+    struct fixture f;
+
+    c.p = (c.h + 2 * c.pad - c.dilation * (c.r - 1) - 1) / c.stride + 1;
+    c.q = (c.w + 2 * c.pad - c.dilation * (c.s - 1) - 1) / c.stride + 1;
+    p.rows = p.out_rows = images * c.p * c.q * c.groups;
+    p.groups = c.groups;
+    p.n = filters / c.groups;
+    p.k = c.r * c.s * (c.c / c.groups);
+    p.a_rows = (images * c.h * c.w * c.c + p.k - 1) / p.k; // so many elements lie in a
+    p.a = p.b = p.out = DTYPE_bf16;
+    p.b_is_nk = true;
+    p.convolution = &c;
+    begin(&f, p);
+    if (c.groups > 1) {
+        f.group_of_row = take(p.rows * sizeof(int32_t));
+        for (uint64_t i = 0; i < p.rows; i++)
+            f.group_of_row[i] = (int32_t)(i % c.groups);
+    }
+    finish(&f);
+    memcpy(f.right, f.out[0], f.out_bytes);
+    expect_right(&f, true, "the right output");
+    spoil_in_all_ways(&f);
+    drop(&f);
+}
+
+static void convolutions_are_judged(void **state)
+{
+    const struct gpu_convolution around = {
+        .h = 6, .w = 5, .c = 4, .r = 3, .s = 3, .stride = 1, .pad = 1, .dilation = 1, .groups = 1
+    };
+    const struct gpu_convolution patch = {
+        .h = 8, .w = 12, .c = 3, .r = 4, .s = 4, .stride = 4, .pad = 0, .dilation = 1, .groups = 1
+    };
+    const struct gpu_convolution wide = {
+        .h = 9, .w = 7, .c = 6, .r = 2, .s = 3, .stride = 2, .pad = 2, .dilation = 2, .groups = 3
+    };
+
+    (void)state;
+    judge_convolution(around, 2, 10);
+    judge_convolution(patch, 3, 300);
+    judge_convolution(wide, 2, 24);
+}
+
 static void runs_that_differ_are_noticed(void **state)
 {
     struct gpu_product p = plain;
@@ -465,6 +532,7 @@ int main(void)
         cmocka_unit_test(every_epilogue_is_judged),
         cmocka_unit_test(every_size_is_judged),
         cmocka_unit_test(groups_are_judged),
+        cmocka_unit_test(convolutions_are_judged),
         cmocka_unit_test(runs_that_differ_are_noticed),
         cmocka_unit_test(too_much_memory_is_refused_whole),
     };
