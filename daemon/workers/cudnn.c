@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+// cudnn: see cudnn.h.
+#include "daemon/workers/cudnn.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/workers/bench.h"
+#include "daemon/workers/cudnn_graph.h"
+#include "daemon/workers/cudnn_library.h"
+#include "daemon/workers/cudnn_problem.h"
+#include "daemon/workers/cudnn_rejected.h"
+#include "daemon/workers/cudnn_space.h"
+#include "daemon/workers/cudnn_tensors.h"
+#include "daemon/workers/libhash.h"
+
+#define MICROS_A_SECOND 1e6
+
+struct launch { // what a launch of the frame's is made of
+    struct cudnn *c;
+    size_t candidate;
+    int which;
+};
+
+struct open {
+    struct cudnn_problem problem;
+    struct cudnn_graph graph;
+    struct cudnn_space space;
+    struct cudnn_tensors tensors;
+    uint64_t class; // of what is rejected
+    char key[KEY_MAX_BYTES];
+    char kernel[GPU_NAME_BYTES];
+    double opening_s, checking_s, timing_s; // building is the space's
+    uint64_t launches;
+};
+
+struct cudnn {
+    const char *library_path;
+    struct gpu *gpu;
+    struct cudnn_library library;
+    struct cudnn_rejected rejected;
+    struct open *open;
+};
+
+static double seconds_since(double start_us)
+{
+    return (bench_now_us() - start_us) / MICROS_A_SECOND;
+}
+
+// --- hello ---
+
+static int cudnn_hello(void *self, struct fingerprint *out, struct diag *d)
+{
+    struct cudnn *c = self;
+    int r = c->gpu ? 0 : gpu_new(&c->gpu, d);
+
+    if (!r && !c->library.handle)
+        r = cudnn_library_init(&c->library, c->gpu, c->library_path, d);
+    if (r)
+        return r;
+    gpu_facts(c->gpu, out);
+    libhash_of(c->library.code, out->value[FACT_library_hash]);
+    fingerprint_seal(out);
+    if (out->value[FACT_cudnn][0])
+        return 0;
+    diag_set(d, NULL, "which cuDNN is loaded cannot be told: two different ones are");
+    return -ENOENT;
+}
+
+// --- open ---
+
+static void say_listed(const struct open *q)
+{
+    const struct cudnn_space *s = &q->space;
+
+    fprintf(stderr,
+        "cudnn: open %s: %zu candidates of %llu engines in %.2f s, listing %.3f, native's plan "
+        "%.3f; configurations: %llu tried, of these %llu refused; %llu known to be refused, %llu "
+        "beyond the workspace, %llu left out\n",
+        q->key, s->n, (unsigned long long)s->engines, q->opening_s, s->listing_s, s->building_s,
+        (unsigned long long)s->tried, (unsigned long long)s->refused, (unsigned long long)s->known,
+        (unsigned long long)s->too_large, (unsigned long long)s->left_out);
+}
+
+static void say_spent(const struct open *q)
+{
+    const struct cudnn_space *s = &q->space;
+
+    fprintf(stderr,
+        "cudnn: close %s: opening %.2f s, building %.2f (%llu plans, %llu could not be built), "
+        "checking %.2f, timing %.2f (%llu launches)\n",
+        q->key, q->opening_s, s->building_s, (unsigned long long)s->built,
+        (unsigned long long)s->not_built, q->checking_s, q->timing_s,
+        (unsigned long long)q->launches);
+}
+
+static void give_back(struct cudnn *c)
+{
+    struct open *q = c->open;
+
+    gpu_wait(c->gpu);
+    cudnn_tensors_fini(&q->tensors, c->gpu, &c->library);
+    cudnn_space_fini(&q->space, &c->library);
+    cudnn_graph_fini(&q->graph, &c->library);
+    cudnn_problem_fini(&q->problem);
+    free(q);
+    c->open = NULL;
+}
+
+static void cudnn_close(void *self)
+{
+    struct cudnn *c = self;
+
+    say_spent(c->open);
+    give_back(c);
+}
+
+// Refuses what the cap cannot hold, before anything of size is taken or compiled.
+static int check_cap(struct cudnn *c, uint64_t workspace_bytes, uint64_t cap_bytes, struct diag *d)
+{
+    const double tensors = cudnn_tensors_bytes(&c->open->problem, workspace_bytes);
+    double all;
+    void *nothing;
+    // The first memory brings what timing needs with it, and that counts too.
+    int r = gpu_take(c->gpu, 0, &nothing, d);
+
+    if (r)
+        return r;
+    gpu_give(c->gpu, nothing);
+    all = tensors + (double)gpu_taken(c->gpu);
+    if (all <= (double)cap_bytes)
+        return 0;
+    diag_set(d, NULL, "needs %.0f MiB, of which workspace %.0f; the cap is %.0f MiB",
+        ceil(all / 0x1p20), ceil((double)workspace_bytes / 0x1p20),
+        floor((double)cap_bytes / 0x1p20));
+    return WORKER_E_MEMORY;
+}
+
+static int open_problem(struct cudnn *c, const struct worker_open *open, struct diag *d)
+{
+    struct open *q = c->open;
+    uint64_t workspace_bytes;
+    int r = cudnn_problem_read(open->key, open->seed, &q->problem, d);
+
+    if (!r)
+        r = check_cap(c, 0, open->memory_cap_bytes, d);
+    if (!r)
+        r = cudnn_graph_init(&q->graph, &c->library, &q->problem, d);
+    if (!r)
+        r = cudnn_space_init(
+            &q->space, &c->library, &q->graph, &q->problem, &c->rejected, q->class, d);
+    if (r)
+        return r;
+    workspace_bytes = cudnn_space_workspace(&q->space);
+    r = check_cap(c, workspace_bytes, open->memory_cap_bytes, d);
+    return r ? r
+             : cudnn_tensors_init(
+                   &q->tensors, c->gpu, &c->library, &q->problem, workspace_bytes, open->seed, d);
+}
+
+static int cudnn_open(void *self, const struct worker_open *open, struct diag *d)
+{
+    struct cudnn *c = self;
+    struct open *q = c->open = calloc(1, sizeof *q);
+    double start_us = bench_now_us();
+    int r;
+
+    if (!q) {
+        diag_set(d, NULL, "no memory on the host");
+        return WORKER_E_MEMORY;
+    }
+    (void)key_print(open->key, q->key);
+    q->class = cudnn_rejected_class(open->key);
+    gpu_cap(c->gpu, open->memory_cap_bytes);
+    r = open_problem(c, open, d);
+    if (r) {
+        give_back(c);
+        return r;
+    }
+    q->opening_s = seconds_since(start_us);
+    say_listed(q);
+    return 0;
+}
+
+static size_t cudnn_count(const void *self)
+{
+    return ((const struct cudnn *)self)->open->space.n;
+}
+
+static void cudnn_candidate(const void *self, size_t i, struct rec_candidate *out)
+{
+    const struct cudnn_candidate *one = &((const struct cudnn *)self)->open->space.items[i];
+
+    out->tactic = one->text;
+    out->name = one->name;
+    out->family = one->family;
+    REC_SET(out, candidate, workspace_bytes, one->workspace_bytes);
+}
+
+// --- launches ---
+
+static int build(struct cudnn *c, size_t i, struct diag *d)
+{
+    struct open *q = c->open;
+
+    return cudnn_space_build(&q->space, &c->library, &q->graph, &c->rejected, q->class, i, d);
+}
+
+int cudnn_enqueue(struct cudnn *c, size_t i, int which, struct diag *d)
+{
+    struct open *q = c->open;
+    int r = build(c, i, d);
+    char said[CUDNN_SENTENCE_BYTES];
+    cudnnStatus_t s;
+
+    if (r)
+        return r;
+    q->launches++;
+    s = c->library.BackendExecute(
+        c->library.handle, q->space.items[i].plan, q->tensors.packs[which]);
+    if (!s)
+        return 0;
+    diag_set(d, NULL, "cuDNN refuses to run it: %s", cudnn_said(&c->library, s, said));
+    return WORKER_E_FAILED;
+}
+
+static int call(void *ctx, struct diag *d)
+{
+    const struct launch *l = ctx;
+
+    return cudnn_enqueue(l->c, l->candidate, l->which, d);
+}
+
+static struct gpu_launch launch_of(struct launch *l)
+{
+    const struct open *q = l->c->open;
+    struct gpu_launch launch = { .call = call, .ctx = l };
+
+    cudnn_tensors_touch(&q->tensors, &q->problem, &launch);
+    return launch;
+}
+
+// The plan is built before anything is traced: a compiler's kernels are not the candidate's.
+static int cudnn_look(void *self, size_t i, struct worker_look *out, struct diag *d)
+{
+    struct cudnn *c = self;
+    struct open *q = c->open;
+    struct launch l = { c, i, 0 };
+    const struct gpu_launch launch = launch_of(&l);
+    double start_us = bench_now_us(), built_us;
+    int r = build(c, i, d);
+
+    built_us = bench_now_us();
+    if (!r)
+        r = gpu_launch_named(c->gpu, &launch, q->kernel, d);
+    out->first_us = bench_now_us() - start_us;
+    out->kernel = !r && q->kernel[0] ? q->kernel : NULL;
+    if (!r)
+        r = gpu_launch_cold(c->gpu, &launch, &out->timed, d);
+    q->timing_s += seconds_since(built_us);
+    return r;
+}
+
+static int cudnn_check(void *self, size_t i, struct verify_result *out, struct diag *d)
+{
+    struct cudnn *c = self;
+    struct open *q = c->open;
+    struct launch first = { c, i, 0 }, second = { c, i, 1 };
+    const struct gpu_launch to[2] = { launch_of(&first), launch_of(&second) };
+    double start_us = bench_now_us();
+    int r = cudnn_tensors_check(&q->tensors, c->gpu, &q->problem, to, i == 0, out, d);
+
+    q->checking_s += seconds_since(start_us);
+    return r;
+}
+
+static int run(struct cudnn *c, size_t i,
+    int (*launch_as)(
+        struct gpu *, const struct gpu_launch *, struct worker_sample *, struct diag *),
+    struct worker_sample *out, struct diag *d)
+{
+    struct launch l = { c, i, 0 };
+    const struct gpu_launch launch = launch_of(&l);
+    double start_us = bench_now_us();
+    int r = launch_as(c->gpu, &launch, out, d);
+
+    c->open->timing_s += seconds_since(start_us);
+    return r;
+}
+
+static int cudnn_run(void *self, size_t i, struct worker_sample *out, struct diag *d)
+{
+    return run(self, i, gpu_launch_cold, out, d);
+}
+
+static int cudnn_run_hot(void *self, size_t i, struct worker_sample *out, struct diag *d)
+{
+    return run(self, i, gpu_launch_hot, out, d);
+}
+
+static double cudnn_flush_us(const void *self)
+{
+    return gpu_flush_us(((const struct cudnn *)self)->gpu);
+}
+
+static double cudnn_clock_mhz(void *self)
+{
+    return gpu_clock_mhz(((struct cudnn *)self)->gpu);
+}
+
+const struct worker_backend cudnn_backend = {
+    .name = "cudnn",
+    .program = CUDNN_PROGRAM,
+    .method = GPU_METHOD,
+    .ops = { "matmul", "moe_grouped_matmul", "convolution" },
+    .options = "[--library PATH] ",
+    .hello = cudnn_hello,
+    .open = cudnn_open,
+    .count = cudnn_count,
+    .candidate = cudnn_candidate,
+    .look = cudnn_look,
+    .check = cudnn_check,
+    .run = cudnn_run,
+    .flush_us = cudnn_flush_us,
+    .clock_mhz = cudnn_clock_mhz,
+    .close = cudnn_close,
+    .run_hot = cudnn_run_hot,
+};
+
+// --- its life ---
+
+struct cudnn *cudnn_new(const char *library)
+{
+    struct cudnn *c = calloc(1, sizeof *c);
+
+    if (c)
+        c->library_path = library;
+    return c;
+}
+
+struct cudnn *cudnn_free(struct cudnn *c)
+{
+    if (!c)
+        return NULL;
+    cudnn_library_fini(&c->library);
+    cudnn_rejected_fini(&c->rejected);
+    gpu_free(c->gpu);
+    free(c);
+    return NULL;
+}
+
+struct gpu *cudnn_gpu(const struct cudnn *c)
+{
+    return c->gpu;
+}
+
+const struct cudnn_problem *cudnn_open_problem(const struct cudnn *c)
+{
+    return &c->open->problem;
+}
+
+const struct cudnn_space *cudnn_open_space(const struct cudnn *c)
+{
+    return &c->open->space;
+}
+
+struct cudnn_tensors *cudnn_open_tensors(struct cudnn *c)
+{
+    return &c->open->tensors;
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// cudnn_main: the program tactic-cudnn.
+#include <stdio.h>
+
+#include "daemon/workers/cudnn.h"
+#include "daemon/workers/frame.h"
+
+int main(int argc, char **argv)
+{
+    struct cudnn *c = cudnn_new(frame_library(&argc, argv));
+    int status;
+
+    if (!c) {
+        fprintf(stderr, "worker: no memory\n");
+        return 71;
+    }
+    status = frame_main(&cudnn_backend, c, argc, argv);
+    cudnn_free(c);
+    return status;
+}
