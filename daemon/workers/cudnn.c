@@ -77,12 +77,12 @@ static void say_listed(const struct open *q)
     const struct cudnn_space *s = &q->space;
 
     fprintf(stderr,
-        "cudnn: open %s: %zu candidates of %llu engines in %.2f s, listing %.3f, native's plan "
+        "cudnn: open: %zu candidates of %llu engines in %.2f s, listing %.3f, native's plan "
         "%.3f; configurations: %llu tried, of these %llu refused; %llu known to be refused, %llu "
-        "beyond the workspace, %llu left out\n",
-        q->key, s->n, (unsigned long long)s->engines, q->opening_s, s->listing_s, s->building_s,
+        "beyond the workspace, %llu left out: %s\n",
+        s->n, (unsigned long long)s->engines, q->opening_s, s->listing_s, s->building_s,
         (unsigned long long)s->tried, (unsigned long long)s->refused, (unsigned long long)s->known,
-        (unsigned long long)s->too_large, (unsigned long long)s->left_out);
+        (unsigned long long)s->too_large, (unsigned long long)s->left_out, q->key);
 }
 
 static void say_spent(const struct open *q)
@@ -90,11 +90,10 @@ static void say_spent(const struct open *q)
     const struct cudnn_space *s = &q->space;
 
     fprintf(stderr,
-        "cudnn: close %s: opening %.2f s, building %.2f (%llu plans, %llu could not be built), "
-        "checking %.2f, timing %.2f (%llu launches)\n",
-        q->key, q->opening_s, s->building_s, (unsigned long long)s->built,
-        (unsigned long long)s->not_built, q->checking_s, q->timing_s,
-        (unsigned long long)q->launches);
+        "cudnn: close: opening %.2f s, building %.2f (%llu plans, %llu could not be built), "
+        "checking %.2f, timing %.2f (%llu launches): %s\n",
+        q->opening_s, s->building_s, (unsigned long long)s->built, (unsigned long long)s->not_built,
+        q->checking_s, q->timing_s, (unsigned long long)q->launches, q->key);
 }
 
 static void give_back(struct cudnn *c)

@@ -12,8 +12,8 @@
 #   accuracy [ARGUMENT...]    tests/gpu/accuracy on this machine's libraries
 #   examples                  client/examples/moe_layer and pytorch_linear.py, with and without answers
 # Each step gets at most --seconds (default 480). OUT (default gpu-results) gets results.tar.gz, renewed every 30 s, so
-# that whoever stops this script keeps what was done, and after each step the sweeps' journals, in parts of 15 MiB. --resume takes such
-# a results.tar.gz and sweeps what it does not answer yet. --dry has scripted workers in place of the GPU's.
+# that whoever stops this script keeps what was done, and after each step the sweeps' journals, in parts of 15 MiB.
+# --resume takes such a results.tar.gz and sweeps what it does not answer yet. --dry has scripted workers in place of the GPU's.
 # Exit status: 0 all steps passed, 1 one failed, 2 usage, 77 there is no GPU here.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -390,7 +390,9 @@ def step_planted(room):
     with contextlib.ExitStack() as stack:
         foreign = Foreign(room)
         stack.callback(foreign.kill)
-        d = stack.enter_context(room.daemon({"lt": options}, look_deadline_min="1s"))
+        # Rounds beside a stranger would not count, and this one stays.
+        ignore = pathlib.Path(sys.executable).resolve().name
+        d = stack.enter_context(room.daemon({"lt": options}, look_deadline_min="1s", idle_ignore=ignore))
         room.wait_ready(d, {"lt"})
         asker = Asker(d, "lt", problem, other)
         answer = sweep_one(d, "lt", problem, room.left())
@@ -531,7 +533,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=480)
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("step", choices=sorted(STEPS))
-    parser.add_argument("arguments", nargs="*")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)  # also what begins with a dash
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
