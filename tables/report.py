@@ -180,7 +180,9 @@ def report(root):
         return ""
     head = (f"Packaged tables of an {DEVICE}, swept and checked there. `default`: nothing beats the library's own pick. Floor: the "
             f"weights met, rows and results at {BYTES_PER_S / 1e12:.1f} TB/s, or the arithmetic at "
-            f"{FLOP_PER_S['bf16'] / 1e12:.0f} TFLOP/s, both as measured on an H200.")
+            f"{FLOP_PER_S['bf16'] / 1e12:.0f} TFLOP/s, both as measured on an H200. "
+            "The weights met are those of the experts that routing hits on average; with few tokens one draw hits more or "
+            "fewer, and a time may lie below its floor. A missing figure was not swept.")
     return "\n".join([head, *lines]) + "\n"
 
 
