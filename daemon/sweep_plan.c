@@ -58,6 +58,8 @@ static void ask_look(struct sweep *s, unsigned candidate)
     s->state = SWEEP_LOOKING;
     s->hand = (int)candidate;
     REC_SET(&s->look, look, candidate, candidate);
+    // Before the deadline, so that who hangs on the device is told from who is slow to load.
+    REC_SET(&s->look, look, limit_ms, look_ms(s, candidate) / 4 * 3);
     sweep_send(s, LINE_look, &s->look);
     sweep_set_deadline(s, look_ms(s, candidate));
 }

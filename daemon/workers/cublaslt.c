@@ -230,11 +230,16 @@ static int cublaslt_look(void *self, size_t i, struct worker_look *out, struct d
     const struct gpu_launch launch = launch_of(&l);
     char *kernel = c->problem->kernel;
     double start_us = bench_now_us();
-    int r = gpu_launch_named(c->gpu, &launch, kernel, d);
+    int r;
 
+    gpu_limit(c->gpu, out->limit_ms);
+    r = gpu_launch_named(c->gpu, &launch, kernel, d);
     out->first_us = bench_now_us() - start_us;
     out->kernel = kernel[0] ? kernel : NULL;
-    return r ? r : gpu_launch_cold(c->gpu, &launch, &out->timed, d);
+    if (!r)
+        r = gpu_launch_cold(c->gpu, &launch, &out->timed, d);
+    gpu_limit(c->gpu, 0);
+    return r;
 }
 
 static int cublaslt_check(void *self, size_t i, struct verify_result *out, struct diag *d)

@@ -253,12 +253,14 @@ static int cudnn_look(void *self, size_t i, struct worker_look *out, struct diag
     int r = build(c, i, d);
 
     built_us = bench_now_us();
+    gpu_limit(c->gpu, out->limit_ms);
     if (!r)
         r = gpu_launch_named(c->gpu, &launch, q->kernel, d);
     out->first_us = bench_now_us() - start_us;
     out->kernel = !r && q->kernel[0] ? q->kernel : NULL;
     if (!r)
         r = gpu_launch_cold(c->gpu, &launch, &out->timed, d);
+    gpu_limit(c->gpu, 0);
     q->timing_s += seconds_since(built_us);
     return r;
 }

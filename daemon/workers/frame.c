@@ -177,7 +177,7 @@ static int on_look(struct frame *f, const void *rec)
 {
     const struct rec_look *look = rec;
     struct rec_looked looked = { 0 };
-    struct worker_look seen = { 0 };
+    struct worker_look seen = { .limit_ms = look->limit_ms };
     struct diag d = { 0 };
 
     if (!has_candidate(f, look->candidate, &d) ||

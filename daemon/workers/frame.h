@@ -38,6 +38,7 @@ struct worker_sample {
 };
 
 struct worker_look {
+    uint64_t limit_ms;          // in: who keeps a device busy for longer hangs; 0 = nobody does
     double first_us;            // untimed launch, with everything that happens only once
     struct worker_sample timed; // cold
     const char *kernel;         // NULL if the library does not say; valid until the next call

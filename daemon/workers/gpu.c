@@ -299,6 +299,7 @@ void gpu_run(struct gpu *g, struct gpu_module *m, const char *function, const ui
         abort();
     }
     gpu_must(g, r, function);
+    g->is_cold = false;
     gpu_must(g,
         g->cu.cuLaunchKernel(f, grid[0], grid[1], grid[2], block[0], block[1], block[2],
             shared_bytes, g->stream, args, NULL),

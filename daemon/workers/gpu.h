@@ -20,6 +20,7 @@
 
 #define GPU_METHOD       "cuda-event-cold-1" // the method id of its timing
 #define GPU_EXIT_STICKY  70
+#define GPU_EXIT_HUNG    72
 #define GPU_FLUSH_FACTOR 2 // times L2: what a flush writes, and then reads elsewhere
 #define GPU_NAME_BYTES   1024
 #define GPU_MAX_TOUCH    8
@@ -86,6 +87,12 @@ void gpu_run(struct gpu *g, struct gpu_module *m, const char *function, const ui
     const uint32_t block[3], uint32_t shared_bytes, void **args);
 
 // --- launches of a library ---
+
+// From now on the device may be busy for so long with what is waited for, counted from when the
+// host had enqueued it; 0 = for ever. What takes longer hangs and cannot be recalled: a line on
+// stderr says so and the process ends with GPU_EXIT_HUNG, which the daemon reads as the death of
+// the candidate in hand.
+void gpu_limit(struct gpu *g, uint64_t ms);
 
 struct gpu_launch {
     // Enqueues one launch in the stream. 0, or WORKER_E_FAILED with `d`: the library refused;

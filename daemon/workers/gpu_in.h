@@ -46,6 +46,8 @@ struct gpu {
     void *flush_written, *flush_read; // NULL until the first memory is taken
     uint64_t flush_bytes;             // of each
     double flush_us;
+    bool is_cold;        // a flush is the last thing in the stream
+    uint64_t limit_ms;   // gpu_limit's
     uint32_t turn;       // the last launch behind the gate
     bool is_nameless;    // kernel names cannot be had here
     struct cupti *cupti; // gpu_names.c's
@@ -59,6 +61,8 @@ const char *gpu_error_text(const struct gpu *g, CUresult r, char *out, size_t ou
 
 // Takes the two buffers of the flush, once, and measures it. 0 or WORKER_E_MEMORY.
 int gpu_time_ready(struct gpu *g, struct diag *d);
+// Until the event, or with NULL all of the stream, is done; no longer than the limit.
+void gpu_wait_for(struct gpu *g, CUevent event);
 // As gpu_take, for the room's own use.
 int gpu_memory_take(struct gpu *g, uint64_t bytes, void **out, struct diag *d);
 

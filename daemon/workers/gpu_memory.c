@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/workers/bench.h"
 #include "daemon/workers/gpu_in.h"
 
 #define ALIGN_BYTES 256u
+#define POLL_US     100u // between two looks at a launch that takes long
 
 static CUdeviceptr there(const void *p)
 {
@@ -85,13 +87,49 @@ void gpu_give(struct gpu *g, void *p)
 
 void gpu_wait(struct gpu *g)
 {
-    gpu_must(g, g->cu.cuStreamSynchronize(g->stream), "cuStreamSynchronize");
+    gpu_wait_for(g, NULL);
+}
+
+static CUresult ask(const struct gpu *g, CUevent event)
+{
+    return event ? g->cu.cuEventQuery(event) : g->cu.cuStreamQuery(g->stream);
+}
+
+// The host has done its part by now, so what takes long is the device.
+static void wait_at_most(struct gpu *g, CUevent event)
+{
+    const double start_us = bench_now_us(), most_us = (double)g->limit_ms * 1e3;
+    CUresult r;
+
+    while ((r = ask(g, event)) == CUDA_ERROR_NOT_READY) {
+        double waited_us = bench_now_us() - start_us;
+
+        if (waited_us > most_us) {
+            fprintf(stderr, "gpu: a launch hung: the device was not done after %llu ms\n",
+                (unsigned long long)g->limit_ms);
+            _exit(GPU_EXIT_HUNG);
+        }
+        if (waited_us > POLL_US)
+            usleep(POLL_US);
+    }
+    gpu_must(g, r, "waiting for a launch");
+}
+
+void gpu_wait_for(struct gpu *g, CUevent event)
+{
+    if (g->limit_ms)
+        wait_at_most(g, event);
+    else if (event)
+        gpu_must(g, g->cu.cuEventSynchronize(event), "cuEventSynchronize");
+    else
+        gpu_must(g, g->cu.cuStreamSynchronize(g->stream), "cuStreamSynchronize");
 }
 
 void gpu_put(struct gpu *g, void *to, const void *from, size_t bytes)
 {
     if (bytes == 0)
         return;
+    g->is_cold = false;
     gpu_must(g, g->cu.cuMemcpyHtoDAsync_v2(there(to), from, bytes, g->stream), "cuMemcpyHtoD");
     gpu_wait(g);
 }
@@ -100,6 +138,7 @@ void gpu_get(struct gpu *g, void *to, const void *from, size_t bytes)
 {
     if (bytes == 0)
         return;
+    g->is_cold = false;
     gpu_must(g, g->cu.cuMemcpyDtoHAsync_v2(to, there(from), bytes, g->stream), "cuMemcpyDtoH");
     gpu_wait(g);
 }
@@ -108,6 +147,7 @@ void gpu_copy(struct gpu *g, void *to, const void *from, size_t bytes)
 {
     if (bytes == 0)
         return;
+    g->is_cold = false;
     gpu_must(
         g, g->cu.cuMemcpyDtoDAsync_v2(there(to), there(from), bytes, g->stream), "cuMemcpyDtoD");
 }
@@ -144,6 +184,7 @@ void gpu_poison(struct gpu *g, enum dtype t, void *to, uint64_t bytes, unsigned 
 
     if (n == 0)
         return;
+    g->is_cold = false;
     if (!which)
         r = g->cu.cuMemsetD8Async(there(to), 0xff, (size_t)bytes, g->stream);
     else if (dtype_infos[t].bytes == 1)

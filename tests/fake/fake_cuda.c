@@ -21,6 +21,7 @@ enum { // cuda.h's
     NO_DEVICE = 100,
     INVALID_CONTEXT = 201,
     NOT_FOUND = 500,
+    NOT_READY = 600,
 };
 
 typedef unsigned long long pointer;
@@ -178,13 +179,36 @@ DRIVER(cuStreamDestroy_v2, void *stream)
     return OK;
 }
 
-DRIVER(cuStreamSynchronize, void *stream)
+static int wait(void)
 {
     int r = state.wait_result;
 
-    (void)stream;
     state.wait_result = OK;
     return r;
+}
+
+DRIVER(cuStreamSynchronize, void *stream)
+{
+    (void)stream;
+    return wait();
+}
+
+DRIVER(cuStreamQuery, void *stream)
+{
+    (void)stream;
+    return state.is_hung ? NOT_READY : wait();
+}
+
+DRIVER(cuEventSynchronize, const double *event)
+{
+    (void)event;
+    return wait();
+}
+
+DRIVER(cuEventQuery, const double *event)
+{
+    (void)event;
+    return state.is_hung ? NOT_READY : wait();
 }
 
 DRIVER(cuEventCreate, double **event, unsigned flags)

@@ -11,6 +11,7 @@ struct fake_cuda {
     int init_result;       // of cuInit
     int devices;           // that can be seen
     int wait_result;       // of the next cuStreamSynchronize
+    bool is_hung;          // the device is never done
     int current_result;    // of cuCtxGetDevice
     uint64_t memory_bytes; // there is so much, and
     uint64_t taken_bytes;  // so much is taken

@@ -156,10 +156,14 @@ static int planted_look(void *self, size_t i, struct worker_look *out, struct di
         return cublaslt_backend.look(p->real, i, out, d);
     l = (struct launch){ p, p->wanted[i - real], 0 };
     launch = launch_of(&l);
+    gpu_limit(cublaslt_gpu(p->real), out->limit_ms);
     r = gpu_launch_named(cublaslt_gpu(p->real), &launch, p->kernel, d);
     out->first_us = bench_now_us() - start_us;
     out->kernel = p->kernel[0] ? p->kernel : NULL;
-    return r ? r : gpu_launch_cold(cublaslt_gpu(p->real), &launch, &out->timed, d);
+    if (!r)
+        r = gpu_launch_cold(cublaslt_gpu(p->real), &launch, &out->timed, d);
+    gpu_limit(cublaslt_gpu(p->real), 0);
+    return r;
 }
 
 static int planted_check(void *self, size_t i, struct verify_result *out, struct diag *d)

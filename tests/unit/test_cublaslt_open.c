@@ -151,6 +151,12 @@ void gpu_poison(struct gpu *g, enum dtype t, void *to, uint64_t bytes, unsigned 
     dtype_poison(t, to, bytes, which);
 }
 
+void gpu_limit(struct gpu *g, uint64_t ms)
+{
+    (void)g;
+    (void)ms;
+}
+
 void gpu_wait(struct gpu *g)
 {
     (void)g;

@@ -84,7 +84,8 @@ static int fail_two(size_t i, struct diag *d)
 static int small_look(void *self, size_t i, struct worker_look *out, struct diag *d)
 {
     (void)self;
-    *out = (struct worker_look){ 5.0, { 2.0 + (double)i, 1.0, i == 1 }, i ? NULL : "kernel" };
+    *out = (struct worker_look){ out->limit_ms, 5.0 + (double)out->limit_ms,
+        { 2.0 + (double)i, 1.0, i == 1 }, i ? NULL : "kernel" };
     return fail_two(i, d);
 }
 
@@ -352,6 +353,7 @@ static void looks_and_checks_carry_what_the_backend_saw(void **state)
 {
     const struct rec_looked *looked;
     const struct rec_checked *checked;
+    struct rec_look limited = { 0 };
     const struct rec_failed *failed;
     struct peer p;
 
@@ -365,6 +367,10 @@ static void looks_and_checks_carry_what_the_backend_saw(void **state)
     say_candidate(&p, LINE_look, 1);
     looked = hear(&p, LINE_looked);
     assert_true(!looked->kernel && looked->foreign);
+    REC_SET(&limited, look, limit_ms, 250);
+    say(&p, LINE_look, &limited);
+    looked = hear(&p, LINE_looked);
+    assert_true(looked->first_us == 255.0); // it reached the backend
     say_candidate(&p, LINE_look, 2);
     failed = hear(&p, LINE_failed);
     assert_int_equal(failed->candidate, 2);

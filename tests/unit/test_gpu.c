@@ -95,6 +95,24 @@ static int scenario_lost(void)
     return 2;
 }
 
+// The device is never done with what it was given.
+static int scenario_hung(void)
+{
+    struct gpu_launch l = { .call = launch_nothing };
+    fake_cuda_state_fn *get;
+    struct diag d = { 0 };
+
+    if (scenario_start())
+        return 1;
+    *(void **)&get = dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_cuda_state");
+    gpu_limit(gpu, 50);
+    if (gpu_launch_once(gpu, &l, NULL, &d)) // in time
+        return 3;
+    get()->is_hung = true;
+    (void)gpu_launch_once(gpu, &l, NULL, &d);
+    return 2;
+}
+
 static int scenario_missing_kernel(void)
 {
     struct diag d = { 0 };
@@ -112,6 +130,7 @@ static const struct {
 } scenarios[] = {
     { "start", scenario_start },
     { "lost", scenario_lost },
+    { "hung", scenario_hung },
     { "missing", scenario_missing_kernel },
 };
 
@@ -163,6 +182,9 @@ static void a_lost_device_ends_the_process(void **state)
     (void)state;
     assert_int_equal(o.status, GPU_EXIT_STICKY);
     expect_text(&o, "gpu: cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)", "no more");
+    o = run("hung", fakes(), "");
+    assert_int_equal(o.status, GPU_EXIT_HUNG);
+    expect_text(&o, "gpu: a launch hung: ", "50 ms");
     o = run("missing", fakes(), "");
     assert_int_equal(o.status, 128 + SIGABRT);
 }
@@ -320,8 +342,22 @@ static void a_cold_launch_has_its_order(void **state)
     assert_int_equal(gpu_launch_cold(gpu, &l, &s, &d), 0);
     assert_int_equal(c.calls, 1);
     assert_string_equal(c.log_before, "gpu_flush_write gpu_flush_read gpu_touch gpu_gate ");
-    assert_string_equal(fake->log, c.log_before);
     assert_true(s.device_us > 0.0 && s.host_us >= 0.0 && !s.is_foreign);
+    // The next one's flush comes early, once; the clock's probe leaves everything cold, work does
+    // not.
+    assert_string_equal(fake->log + strlen(c.log_before), "gpu_flush_write gpu_flush_read ");
+    assert_true(gpu_clock_mhz(gpu) >= 0.0);
+    fake->log[0] = '\0';
+    assert_int_equal(gpu_launch_cold(gpu, &l, &s, &d), 0);
+    assert_string_equal(c.log_before, "gpu_touch gpu_gate ");
+    gpu_poison(gpu, DTYPE_bf16, p, MIB, 0);
+    fake->log[0] = '\0';
+    assert_int_equal(gpu_launch_cold(gpu, &l, &s, &d), 0);
+    assert_string_equal(c.log_before, "gpu_flush_write gpu_flush_read gpu_touch gpu_gate ");
+    assert_int_equal(gpu_launch_once(gpu, &l, NULL, &d), 0);
+    fake->log[0] = '\0';
+    assert_int_equal(gpu_launch_cold(gpu, &l, &s, &d), 0);
+    assert_string_equal(c.log_before, "gpu_flush_write gpu_flush_read gpu_touch gpu_gate ");
 
     fake->log[0] = '\0';
     c.calls = 0;
