@@ -40,9 +40,11 @@ struct policy_pick {
 const char *policy_word(enum policy policy);
 enum policy policy_named(const char *word); // POLICY_COUNT = none
 
-// One sweep. 0 or RIG_E_*; RIG_E_FAILED: nothing came of it, a candidate left, try again.
-int policy_sweep(
-    enum policy policy, struct rig *rig, const struct policy_setup *setup, struct policy_pick *out);
+// One sweep. 0 or RIG_E_*; RIG_E_FAILED: nothing came of it, a candidate left, try again. Of
+// POLICY_INTERLEAVED_30 `early` (NULL = unwanted) gets what POLICY_INTERLEAVED_10 makes of its
+// first rounds.
+int policy_sweep(enum policy policy, struct rig *rig, const struct policy_setup *setup,
+    struct policy_pick *out, struct policy_pick *early);
 
 // `rounds` cold rounds of the `n` candidates of `live` and the first once more, in random order:
 // `us` is [rounds][n + 1] by column. Rounds that others overlapped are run again, at most as many

@@ -66,6 +66,7 @@ static void own_lists(struct rec_acc_shape *s)
     OWN(&s->sweeps);
     OWN(&s->off);
     OWN(&s->blocks);
+    OWN(&s->finer);
 }
 
 void result_fini(struct result *r)
@@ -76,6 +77,7 @@ void result_fini(struct result *r)
     free(r->rec.sweeps.items);
     free(r->rec.off.items);
     free(r->rec.blocks.items);
+    free(r->rec.finer.items);
     arena_fini(&r->arena);
     memset(r, 0, sizeof *r);
 }
@@ -88,10 +90,29 @@ static int other(struct diag *d, const char *field, const char *why)
     return RESULT_E_OTHER;
 }
 
+static int check_blocks(const struct rec_acc_block *blocks, size_t n, size_t candidates,
+    const char *field, struct diag *d)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct rec_acc_block *b = &blocks[i];
+
+        if (b->columns.n < 2 || b->us.n / b->columns.n != b->rounds || b->us.n % b->columns.n != 0)
+            return other(d, field, "have another count of times than columns and rounds");
+        for (size_t c = 0; c < b->columns.n; c++)
+            if (b->columns.items[c] >= candidates)
+                return other(d, field, "name a candidate that is not listed");
+        for (size_t t = 0; t < b->us.n; t++)
+            if (!(b->us.items[t] > 0))
+                return other(d, field, "have a time that is none");
+    }
+    return 0;
+}
+
 // What the decoder cannot see: numbers must name candidates, and counts must fit.
 static int check(const struct rec_acc_shape *s, struct diag *d)
 {
     size_t n = s->candidates.n;
+    int r;
 
     if (s->format != RESULT_FORMAT)
         return other(d, "format", "is not 1");
@@ -103,18 +124,11 @@ static int check(const struct rec_acc_shape *s, struct diag *d)
             (REC_HAS(w, acc_sweep, incumbent) && w->incumbent >= n))
             return other(d, "sweeps", "name a candidate that is not listed");
     }
-    for (size_t i = 0; i < s->blocks.n; i++) {
-        const struct rec_acc_block *b = &s->blocks.items[i];
-
-        if (b->columns.n < 2 || b->us.n / b->columns.n != b->rounds || b->us.n % b->columns.n != 0)
-            return other(d, "blocks", "have another count of times than columns and rounds");
-        for (size_t c = 0; c < b->columns.n; c++)
-            if (b->columns.items[c] >= n)
-                return other(d, "blocks", "name a candidate that is not listed");
-        for (size_t t = 0; t < b->us.n; t++)
-            if (!(b->us.items[t] > 0))
-                return other(d, "blocks", "have a time that is none");
-    }
+    r = check_blocks(s->blocks.items, s->blocks.n, n, "blocks", d);
+    if (!r)
+        r = check_blocks(s->finer.items, s->finer.n, n, "finer", d);
+    if (r)
+        return r;
     for (size_t i = 0; i < s->off.n; i++)
         if (s->off.items[i].tactics.n == 0 ||
             s->off.items[i].behind.n != s->off.items[i].tactics.n ||
@@ -235,6 +249,8 @@ size_t result_times(const struct result *r)
 
     for (size_t i = 0; i < r->rec.blocks.n; i++)
         sum += r->rec.blocks.items[i].us.n;
+    for (size_t i = 0; i < r->rec.finer.n; i++)
+        sum += r->rec.finer.items[i].us.n;
     return sum;
 }
 
@@ -309,11 +325,9 @@ static void *copy(struct result *r, const void *bytes, size_t len)
     return out;
 }
 
-static void merge_block(
-    struct result *into, const struct result *from, const struct rec_acc_block *block)
+static void merge_block(struct result *into, const struct result *from,
+    const struct rec_acc_block *block, struct rec_acc_block *b)
 {
-    struct rec_acc_block *b = RESULT_ADD(&into->rec.blocks);
-
     *b = *block;
     b->us.items = copy(into, block->us.items, block->us.n * sizeof(double));
     b->columns.items = copy(into, block->columns.items, block->columns.n * sizeof(uint64_t));
@@ -374,7 +388,9 @@ int result_merge(struct result *into, const struct result *from, struct diag *d)
     for (size_t i = 0; i < from->rec.sweeps.n; i++)
         merge_sweep(into, from, &from->rec.sweeps.items[i]);
     for (size_t i = 0; i < from->rec.blocks.n; i++)
-        merge_block(into, from, &from->rec.blocks.items[i]);
+        merge_block(into, from, &from->rec.blocks.items[i], RESULT_ADD(&into->rec.blocks));
+    for (size_t i = 0; i < from->rec.finer.n; i++)
+        merge_block(into, from, &from->rec.finer.items[i], RESULT_ADD(&into->rec.finer));
     for (size_t i = 0; i < from->rec.off.n; i++)
         merge_off(into, &from->rec.off.items[i]);
     return 0;

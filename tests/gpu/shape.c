@@ -93,7 +93,16 @@ static bool wants_sweeps(const struct run *run, const struct shape *s)
 
 static bool wants_oracle(const struct run *run, const struct shape *s)
 {
-    return oracle_rounds(&s->result) < run->oracle_rounds && !is_full(&s->result);
+    return (oracle_rounds(&s->result) < run->oracle_rounds ||
+               finer_rounds(&s->result) < finer_wanted(run, &s->result)) &&
+           !is_full(&s->result);
+}
+
+static double oracle_complete(const struct run *run, const struct shape *s)
+{
+    const unsigned wanted = run->oracle_rounds + finer_wanted(run, &s->result);
+
+    return fmin(1, (double)(oracle_rounds(&s->result) + finer_rounds(&s->result)) / wanted);
 }
 
 double shape_complete(const struct run *run, const struct shape *s)
@@ -108,7 +117,7 @@ double shape_complete(const struct run *run, const struct shape *s)
             done += fmin(1, (double)sweeps_of(&s->result, p) / s->sweeps);
         }
     all++;
-    done += wants_oracle(run, s) ? (double)oracle_rounds(&s->result) / run->oracle_rounds : 1;
+    done += wants_oracle(run, s) ? fmin(0.999, oracle_complete(run, s)) : 1;
     // Points off the ladder are a tenth of the work.
     all += 0.1 * SHAPE_OFF_POINTS;
     done += 0.1 * (SHAPE_OFF_POINTS - off_left(run, s));
@@ -293,18 +302,16 @@ static double rounded(double us)
 }
 
 // A turn's block, which grows while the turn lasts.
-static struct rec_acc_block *begin_block(
-    struct shape *s, const struct rig *rig, const uint16_t *live, unsigned n, unsigned rounds)
+static void begin_block(struct shape *s, const struct rig *rig, const uint16_t *live, unsigned n,
+    unsigned rounds, struct rec_acc_block *b)
 {
     struct result *r = &s->result;
-    struct rec_acc_block *b = RESULT_ADD(&r->rec.blocks);
 
     b->columns.n = n + 1;
     b->columns.items = result_take(r, (n + 1) * sizeof *b->columns.items);
     for (unsigned c = 0; c <= n; c++)
         b->columns.items[c] = file_number(s, rig, live[c % n]);
     b->us.items = result_take(r, (size_t)rounds * (n + 1) * sizeof *b->us.items);
-    return b;
 }
 
 static int add_rounds(struct run *run, struct rig *rig, const uint16_t *live, unsigned n,
@@ -362,7 +369,8 @@ static void write_down(struct shape *s, const struct rig *rig, enum policy polic
 static int sweep(struct run *run, struct shape *s, struct rig *rig, enum policy policy)
 {
     struct dice dice = dice_stream(run->seed, DICE_OTHER, (uint32_t)++run->counter);
-    struct policy_pick pick;
+    struct policy_pick pick, early;
+    const bool has_early = policy == POLICY_INTERLEAVED_30 && wants(run, s, POLICY_INTERLEAVED_10);
     char id[64];
     // Every second sweep of ours would know the one before it, as in the replay.
     const char *before =
@@ -378,7 +386,9 @@ static int sweep(struct run *run, struct shape *s, struct rig *rig, enum policy 
     int r;
 
     snprintf(id, sizeof id, "acc-%llu", (unsigned long long)run->counter);
-    r = policy_sweep(policy, rig, &setup, &pick);
+    r = policy_sweep(policy, rig, &setup, &pick, has_early ? &early : NULL);
+    if (!r && has_early)
+        write_down(s, rig, POLICY_INTERLEAVED_10, NULL, &early);
     if (!r)
         write_down(s, rig, policy, before, &pick);
     return r;
@@ -386,14 +396,15 @@ static int sweep(struct run *run, struct shape *s, struct rig *rig, enum policy 
 
 // --- a turn ---
 
-// Those that want a sweep, in random order.
+// Those that want a sweep, in random order. The longer interleaved one makes the shorter one's too.
 static unsigned due(struct run *run, const struct shape *s, enum policy list[POLICY_COUNT])
 {
     struct dice dice = dice_stream(run->seed, DICE_OTHER, (uint32_t)++run->counter);
     unsigned n = 0;
 
     for (enum policy p = 0; p < POLICY_COUNT; p++)
-        if (wants(run, s, p))
+        if (wants(run, s, p) &&
+            !(p == POLICY_INTERLEAVED_10 && wants(run, s, POLICY_INTERLEAVED_30)))
             list[n++] = p;
     for (unsigned i = n; i > 1; i--) {
         unsigned k = dice_below(&dice, i);
@@ -420,28 +431,62 @@ static void drop_empty(struct result *r)
 {
     if (r->rec.blocks.n && r->rec.blocks.items[r->rec.blocks.n - 1].rounds == 0)
         r->rec.blocks.n--;
+    if (r->rec.finer.n && r->rec.finer.items[r->rec.finer.n - 1].rounds == 0)
+        r->rec.finer.n--;
+}
+
+// Rounds of the same columns, in parts.
+struct part {
+    uint16_t live[RIG_MAX];
+    unsigned n, rounds, done;
+    struct rec_acc_block *block;
+};
+
+static int go_on(struct run *run, struct rig *rig, struct part *p, unsigned i, unsigned parts)
+{
+    unsigned upto = p->rounds * (i + 1) / parts;
+    int r = upto > p->done ? add_rounds(run, rig, p->live, p->n, upto - p->done, p->block) : 0;
+
+    p->done = upto;
+    return r;
+}
+
+static void plan(const struct run *run, struct shape *s, const struct rig *rig, struct part *all,
+    struct part *finer)
+{
+    *all = (struct part){ .rounds = block_rounds(run, s) };
+    *finer = (struct part){ 0 };
+    all->n = rig_live(rig, all->live);
+    if (finer_rounds(&s->result) < finer_wanted(run, &s->result))
+        finer->n = finer_columns(&s->result, rig, finer->live);
+    all->block = RESULT_ADD(&s->result.rec.blocks);
+    begin_block(s, rig, all->live, all->n, all->rounds, all->block);
+    if (finer->n == 0)
+        return;
+    finer->rounds = all->rounds ? SHAPE_FINER_ROUNDS : 0; // 0: the file is full
+    finer->block = RESULT_ADD(&s->result.rec.finer);
+    begin_block(s, rig, finer->live, finer->n, finer->rounds, finer->block);
 }
 
 // The oracle's rounds lie between the sweeps of the turn, so that no drift favours one of both.
 static int turn(struct run *run, struct shape *s, struct rig *rig)
 {
     enum policy list[POLICY_COUNT];
-    unsigned n = due(run, s, list), rounds = block_rounds(run, s), parts = n ? n : 1, done = 0;
+    unsigned n = due(run, s, list), parts = n ? n : 1;
+    struct part all, finer;
     uint16_t live[RIG_MAX];
-    unsigned n_live = rig_live(rig, live);
-    struct rec_acc_block *block = begin_block(s, rig, live, n_live, rounds);
     int r = 0;
 
+    plan(run, s, rig, &all, &finer);
     for (unsigned i = 0; i < parts && !r && !(i && run_is_over(run)); i++) {
-        unsigned upto = rounds * (i + 1) / parts;
-
         if (i < n)
             r = sweep(run, s, rig, list[i]);
-        if (!r && rig_live(rig, live) != n_live)
+        if (!r && rig_live(rig, live) != all.n)
             r = RIG_E_FAILED; // columns left: another block
         if (!r)
-            r = add_rounds(run, rig, live, n_live, upto - done, block);
-        done = upto;
+            r = go_on(run, rig, &all, i, parts);
+        if (!r && finer.n)
+            r = go_on(run, rig, &finer, i, parts);
     }
     drop_empty(&s->result);
     return r;

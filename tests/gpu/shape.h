@@ -9,10 +9,15 @@
 #define SHAPE_BLOCK_ROUNDS  12  // of the oracle in a turn, at least
 #define SHAPE_MOST_ROUNDS   64  // and at most
 #define SHAPE_ORACLE_ROUNDS 240 // in all, at least
-#define SHAPE_OFF_POINTS    3   // token counts between the bucket below and this one
-#define SHAPE_OFF_ROUNDS    48  // of the oracle at each, unless told otherwise
-#define SHAPE_OFF_BLOCKS    40  // at most
-#define SHAPE_MAX_LOSSES    8   // workers that a shape may cost
+#define SHAPE_SHORT_US      60 // a kernel below wants finer rounds: more, of those that may be best
+#define SHAPE_FINER_AFTER   5  // blocks, which say who they are
+#define SHAPE_FINER_MOST    24 // of them
+#define SHAPE_FINER_ROUNDS  48 // in a turn
+#define SHAPE_FINER_TIMES   3  // the oracle's rounds, in all
+#define SHAPE_OFF_POINTS    3  // token counts between the bucket below and this one
+#define SHAPE_OFF_ROUNDS    48 // of the oracle at each, unless told otherwise
+#define SHAPE_OFF_BLOCKS    40 // at most
+#define SHAPE_MAX_LOSSES    8  // workers that a shape may cost
 
 struct shape {
     char name[RESULT_NAME_BYTES];
@@ -51,6 +56,12 @@ bool shape_visit(struct run *run, struct shape *s);
 // Starts the run's worker unless it lives. False: it cannot be started; said on stderr.
 bool run_start(struct run *run);
 bool run_is_over(const struct run *run);
+
+// --- finer.c ---
+unsigned finer_rounds(const struct result *r);                        // that are there
+unsigned finer_wanted(const struct run *run, const struct result *r); // in all; 0 if not short
+// Who may be the best, native first; 0 = not known yet.
+unsigned finer_columns(const struct result *r, const struct rig *rig, uint16_t live[RIG_MAX]);
 
 // --- off.c ---
 // The token counts to look at: between the bucket below on the ladder of loose lookups and this

@@ -455,13 +455,15 @@ def step_giveback(room, times="7"):
 
 
 def step_accuracy(room, *arguments):
-    """tests/gpu/accuracy (README.md there) with the workers of both libraries, half of the time each; --resume goes on."""
+    """tests/gpu/accuracy (README.md there) with the workers that the chosen shapes need, equal times; --resume goes on."""
     program = room.bundle / "tests/gpu/accuracy"
     if not program.exists():
         raise Skip("the bundle has no tests/gpu/accuracy")
     if room.is_dry:
         raise Skip("a dry run has nothing to judge; test_accuracy.py runs it over the scripted worker")
-    sections = room.sections()
+    listed = subprocess.run([str(program), "--list", *arguments], capture_output=True, text=True, timeout=60, check=True).stdout
+    sections = {name: options for name, options in room.sections().items() if f",backend={options['backend']}," in listed}
+    expect(sections, "no shape is chosen", listed, arguments)
     for i, (name, options) in enumerate(sections.items()):
         share = int(room.left() / (len(sections) - i)) - 10
         merges = [word for folder in room.resumed.glob(f"accuracy*/shapes-{name}") for word in ("--merge", str(folder))]

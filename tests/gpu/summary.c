@@ -78,9 +78,12 @@ static void list_judged(const struct rec_acc_shape *s, struct view *v)
     }
 }
 
-// The block's times of those that are judged, and native's second listing in the end.
+// The block's times of those that are judged, and native's second listing in the end; NaN of those
+// that are not in the block.
 static double *copy_block(const struct rec_acc_block *b, const struct view *v, double *us)
 {
+    for (size_t i = 0; i < b->rounds * (v->n + 1); i++)
+        us[i] = NAN;
     for (size_t i = 0; i < b->rounds; i++)
         for (size_t c = 0; c < b->columns.n; c++) {
             int place = c + 1 < b->columns.n ? v->place[b->columns.items[c]] : (int)v->n;
@@ -106,21 +109,26 @@ static double median_of(const double *us, unsigned rounds, unsigned columns, uns
 
 static void view_init(struct view *v, const struct rec_acc_shape *s)
 {
-    unsigned *blocks = calloc(s->blocks.n + 1, sizeof *blocks), rounds = 0;
+    const size_t n_blocks = s->blocks.n + s->finer.n;
+    unsigned *blocks = calloc(n_blocks + 1, sizeof *blocks), rounds = 0, finer = 0;
     double *us, *at;
 
     memset(v, 0, sizeof *v);
     list_judged(s, v);
     for (size_t b = 0; b < s->blocks.n && blocks; b++)
         rounds += blocks[b] = (unsigned)s->blocks.items[b].rounds;
-    us = at = calloc((size_t)rounds * (v->n + 1) + 1, sizeof *us);
+    for (size_t b = 0; b < s->finer.n && blocks; b++)
+        finer += blocks[s->blocks.n + b] = (unsigned)s->finer.items[b].rounds;
+    us = at = calloc((size_t)(rounds + finer) * (v->n + 1) + 1, sizeof *us);
     if (!us || !blocks)
         abort();
     v->is_there = rounds > 0 && v->n > 0 && v->candidate[0] == 0;
     for (size_t b = 0; b < s->blocks.n && v->is_there; b++)
         at = copy_block(&s->blocks.items[b], v, at);
+    for (size_t b = 0; b < s->finer.n && v->is_there; b++)
+        at = copy_block(&s->finer.items[b], v, at);
     if (v->is_there) {
-        oracle_init(&v->oracle, us, v->n + 1, v->n + 1, blocks, (unsigned)s->blocks.n);
+        oracle_init(&v->oracle, us, v->n + 1, v->n + 1, blocks, (unsigned)n_blocks);
         // Native's second listing is there for the gap, not to be picked.
         v->aa = oracle_apart(&v->oracle, v->n, 0);
         for (unsigned c = v->oracle.best = 0; c < v->n; c++)
@@ -311,7 +319,8 @@ static void add_row(
     row->complete = shape_complete(run, shape);
     row->candidates = rec->candidates.n;
     row->live = v->n;
-    row->oracle_rounds = v->oracle.rounds;
+    row->finer_rounds = finer_rounds(&shape->result);
+    row->oracle_rounds = v->oracle.rounds - row->finer_rounds;
     for (size_t b = 0; b < rec->blocks.n; b++)
         row->oracle_lost += rec->blocks.items[b].lost;
     row->losses = rec->losses.n;
@@ -514,13 +523,14 @@ static void print_figures(const struct summary *s)
 
 static void print_shapes(const struct summary *s)
 {
-    printf("\n%-24s %5s %6s %6s %5s %9s %7s %6s %6s %6s %7s  %s\n", "shape", "done", "listed",
-        "judged", "rnds", "best us", "native", "SE", "half", "A/A", "winner", "");
+    printf("\n%-24s %5s %6s %6s %5s %5s %9s %7s %6s %6s %6s %7s  %s\n", "shape", "done", "listed",
+        "judged", "rnds", "finer", "best us", "native", "SE", "half", "A/A", "winner", "");
     for (size_t i = 0; i < s->rec.shapes.n; i++) {
         const struct rec_acc_row *r = &s->rec.shapes.items[i];
 
-        printf("%-24s %4.0f%% %6u %6u %5u ", r->name, 100 * r->complete, (unsigned)r->candidates,
-            (unsigned)r->live, (unsigned)r->oracle_rounds);
+        printf("%-24s %4.0f%% %6u %6u %5u %5u ", r->name, 100 * r->complete,
+            (unsigned)r->candidates, (unsigned)r->live, (unsigned)r->oracle_rounds,
+            (unsigned)r->finer_rounds);
         if (REC_HAS(r, acc_row, best_us))
             printf("%9.2f %+6.2f%% %5.2f%% ", r->best_us, r->native, r->se);
         if (REC_HAS(r, acc_row, half))

@@ -17,18 +17,52 @@ static double *numbers(size_t n)
     return out;
 }
 
-// Log times less their round's median.
-static double *centre(const double *us, unsigned columns, unsigned rounds)
+// Is this column in every round?
+static bool is_everywhere(const double *us, unsigned columns, unsigned rounds, unsigned column)
 {
-    double *logs = numbers((size_t)rounds * columns), *row = numbers(columns);
-    for (unsigned i = 0; i < rounds; i++) {
-        for (unsigned c = 0; c < columns; c++)
-            row[c] = logs[(size_t)i * columns + c] = log(us[(size_t)i * columns + c]);
-        double middle = quantile(row, columns, 0.5);
-        for (unsigned c = 0; c < columns; c++)
-            logs[(size_t)i * columns + c] -= middle;
+    for (unsigned i = 0; i < rounds; i++)
+        if (isnan(us[(size_t)i * columns + column]))
+            return false;
+    return true;
+}
+
+// Log times less the median of their span: so many rounds, of the columns that are in all of them.
+static void centre(const double *us, double *logs, unsigned columns, const bool *counts,
+    unsigned first, unsigned rounds)
+{
+    const size_t from = (size_t)first * columns, n_all = (size_t)rounds * columns;
+    double *span = numbers(n_all);
+    unsigned n = 0;
+    for (size_t i = from; i < from + n_all; i++) {
+        logs[i] = log(us[i]);
+        if (counts[i % columns])
+            span[n++] = logs[i];
     }
-    free(row);
+    double middle = quantile(span, n, 0.5);
+    for (size_t i = from; i < from + n_all; i++)
+        logs[i] -= middle;
+    free(span);
+}
+
+// Each round by itself if all columns are in all of them. A few columns' median moves with each of
+// them, and would hide a part of what lies between them: then each block.
+static double *centre_all(
+    const double *us, unsigned columns, const unsigned *block_rounds, unsigned blocks)
+{
+    unsigned rounds = 0, n = 0, first = 0;
+    for (unsigned b = 0; b < blocks; b++)
+        rounds += block_rounds[b];
+    double *logs = numbers((size_t)rounds * columns);
+    bool *counts = calloc(columns ? columns : 1, sizeof *counts);
+    if (!counts)
+        abort();
+    for (unsigned c = 0; c < columns; c++)
+        n += counts[c] = is_everywhere(us, columns, rounds, c);
+    for (unsigned i = 0; i < rounds && n == columns; i++)
+        centre(us, logs, columns, counts, i, 1);
+    for (unsigned b = 0; b < blocks && n < columns; first += block_rounds[b++])
+        centre(us, logs, columns, counts, first, block_rounds[b]);
+    free(counts);
     return logs;
 }
 
@@ -37,16 +71,20 @@ static void find_levels(const double *logs, unsigned columns, const unsigned *or
 {
     double *column = numbers(rounds);
     for (unsigned c = 0; c < n; c++) {
-        for (unsigned i = 0; i < rounds; i++)
-            column[i] = logs[(size_t)(order ? order[i] : i) * columns + c];
-        level[c] = quantile(column, rounds, 0.5);
+        unsigned there = 0;
+        for (unsigned i = 0; i < rounds; i++) {
+            double value = logs[(size_t)(order ? order[i] : i) * columns + c];
+            if (!isnan(value))
+                column[there++] = value;
+        }
+        level[c] = there ? quantile(column, there, 0.5) : NAN;
     }
     free(column);
 }
 
 void oracle_levels(const double *us, unsigned columns, unsigned rounds, unsigned n, double *level)
 {
-    double *logs = centre(us, columns, rounds);
+    double *logs = centre_all(us, columns, &rounds, 1);
     find_levels(logs, columns, NULL, rounds, n, level);
     free(logs);
 }
@@ -55,7 +93,7 @@ static unsigned least(const double *level, unsigned n)
 {
     unsigned best = 0;
     for (unsigned c = 1; c < n; c++)
-        if (level[c] < level[best])
+        if (isnan(level[best]) || level[c] < level[best])
             best = c;
     return best;
 }
@@ -104,7 +142,7 @@ void oracle_init(struct oracle *o, const double *us, unsigned columns, unsigned 
         o->rounds += block_rounds[b];
         longest = block_rounds[b] > longest ? block_rounds[b] : longest;
     }
-    double *logs = centre(us, columns, o->rounds);
+    double *logs = centre_all(us, columns, block_rounds, blocks);
     o->level = numbers(n);
     find_levels(logs, columns, NULL, o->rounds, n, o->level);
     o->best = least(o->level, n);

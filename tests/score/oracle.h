@@ -2,7 +2,8 @@
 // oracle: what each candidate takes, from more rounds than any rule may run, and how sure that is.
 // A candidate's level is the median over rounds of its log time less the round's median. Rounds
 // come in blocks, between sweeps; blocks are what is resampled, for what lies close in time drifts
-// together. The rules never see any of it.
+// together. Not every candidate need be in every round: NaN says that it was not, and then
+// blocks are centred, on those columns that are in all rounds. The rules never see any of it.
 #pragma once
 #include <stdbool.h>
 

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -130,6 +131,33 @@ static void the_oracle_finds_what_was_planted_and_says_how_surely(void **state)
     oracle_fini(&o);
 }
 
+// Half of the rounds leave one column out: its level is that of the other half, and the others'
+// are those of all.
+static void the_oracle_takes_rounds_of_a_few(void **state)
+{
+    static double us[BLOCKS * ROUNDS * COLUMNS], few[BLOCKS * ROUNDS * COLUMNS];
+    unsigned rounds[BLOCKS];
+    struct oracle all, some;
+
+    (void)state;
+    for (unsigned b = 0; b < BLOCKS; b++)
+        rounds[b] = ROUNDS;
+    fill(us, 0.01);
+    memcpy(few, us, sizeof few);
+    for (unsigned i = BLOCKS * ROUNDS / 2; i < BLOCKS * ROUNDS; i++)
+        few[i * COLUMNS + 2] = NAN;
+    oracle_init(&all, us, COLUMNS, COLUMNS - 1, rounds, BLOCKS);
+    oracle_init(&some, few, COLUMNS, COLUMNS - 1, rounds, BLOCKS);
+    assert_int_equal(some.best, all.best);
+    assert_true(is_near(oracle_apart(&some, 1, 0), 0.01, 0.004));
+    assert_true(is_near(oracle_apart(&some, 2, 0), 0.10, 0.004));
+    // Fewer rounds, less sure.
+    assert_true(oracle_se(&some, 2, 0) > oracle_se(&some, 1, 0));
+    assert_true(isfinite(oracle_half_regret(&some)));
+    oracle_fini(&all);
+    oracle_fini(&some);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +165,7 @@ int main(void)
         cmocka_unit_test(the_least_median_wins_and_the_first_of_equals),
         cmocka_unit_test(figures_are_shares_of_sweeps_and_pairs),
         cmocka_unit_test(the_oracle_finds_what_was_planted_and_says_how_surely),
+        cmocka_unit_test(the_oracle_takes_rounds_of_a_few),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
