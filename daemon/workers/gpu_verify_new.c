@@ -370,7 +370,7 @@ int gpu_verify_new(struct gpu *g, const struct gpu_product *p, uint64_t seed,
     *out = NULL;
     if (p->rows > INT32_MAX || p->groups > INT32_MAX || n_blocks(p) > MAX_COLUMNS) {
         diag_set(d, NULL, "too many rows, groups or columns to check");
-        return WORKER_E_MEMORY;
+        return WORKER_E_UNSUPPORTED;
     }
     v = calloc(1, sizeof *v);
     if (!v)
