@@ -111,7 +111,7 @@ CANNOT = [
     *(lt("refused", reason=f"{dim}: .*2147483647", a="bf16", out="bf16", **{dim: 1 << bits})
       for dim, bits in (("batch", 31), ("m", 31), ("n", 31), ("k", 40))),
     lt("refused", reason="cap", a="bf16", out="bf16", n=1 << 20, k=1 << 14),
-    lt("refused", reason="to check", a="bf16", out="bf16", m=1, n=1 << 25, k=16),
+    lt("refused", reason="unsupported: .*to check", a="bf16", out="bf16", m=1, n=1 << 25, k=16),
     # Odd, and no more than that.
     lt(a="bf16", out="bf16", n=7, k=13),
     lt(a="bf16", out="bf16", workspace=1 << 40),
@@ -125,7 +125,8 @@ CANNOT = [
     Case("cudnn", convolution(n=1 << 31), ("refused",), "n: "),
     Case("cudnn", experts(top_k=16), ("refused",), "top_k: "),
     Case("cudnn", experts(local=16), ("refused",), "local_experts: "),
-    Case("cudnn", experts(tokens=1 << 30), ("refused",), "tokens x top_k: "),
+    Case("cudnn", experts(tokens=1 << 30, top_k=1), ("refused",), "tokens x top_k: "),
+    Case("cudnn", experts(experts=(1 << 31) - 1), ("refused",), "experts: "),
     Case("cudnn", experts(mode="scatter", experts=16), ("refused",), "mode: "),
     Case("cudnn", experts(mode="scatter"), EITHER, "cuDNN"),
     Case("cudnn", experts(n=7, k=13), EITHER, "cuDNN"),
