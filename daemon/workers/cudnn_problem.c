@@ -6,6 +6,10 @@
 #include <string.h>
 
 #define MAX_SIZE INT32_MAX // of a dimension: cuDNN's kernels count in 32 bits
+// The host draws the routing before anything else is known of a problem: 20 bytes a row, and a
+// draw.
+#define MAX_ROUTED  (UINT64_C(1) << 26)
+#define MAX_EXPERTS (UINT64_C(1) << 16)
 
 static int unsupported(struct diag *d, const char *dim, const char *why)
 {
@@ -107,6 +111,15 @@ static int read_matmul(const struct key *k, struct cudnn_problem *p, struct diag
 
 // --- mixture of experts ---
 
+static int check_routed(const char *dim, uint64_t size, uint64_t most, struct diag *d)
+{
+    if (size <= most)
+        return 0;
+    diag_set(d, dim, "%llu is beyond the %llu that this worker routes", (unsigned long long)size,
+        (unsigned long long)most);
+    return WORKER_E_UNSUPPORTED;
+}
+
 static int check_moe(const struct cudnn_problem *p, struct diag *d)
 {
     const struct routing_shape *s = &p->shape;
@@ -116,7 +129,9 @@ static int check_moe(const struct cudnn_problem *p, struct diag *d)
         return unsupported(d, "top_k", "a token cannot be sent to more experts than there are");
     if (s->local_experts > s->experts)
         return unsupported(d, "local_experts", "there are not so many experts");
-    r = check_size("tokens x top_k", s->tokens * s->top_k, d);
+    r = check_routed("tokens x top_k", s->tokens * s->top_k, MAX_ROUTED, d);
+    if (!r)
+        r = check_routed("experts", s->experts, MAX_EXPERTS, d);
     if (!r)
         r = check_elements("a", (double)s->tokens * (double)s->top_k * (double)p->k, d);
     if (!r)

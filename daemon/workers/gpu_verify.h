@@ -39,7 +39,7 @@ struct gpu_verify;
 
 // Device memory the reference takes.
 uint64_t gpu_verify_bytes(const struct gpu_product *p);
-// Computes the reference. 0, WORKER_E_MEMORY.
+// Computes the reference. 0, WORKER_E_MEMORY, or WORKER_E_UNSUPPORTED if no memory would do.
 int gpu_verify_new(struct gpu *g, const struct gpu_product *p, uint64_t seed,
     struct gpu_verify **out, struct diag *d);
 struct gpu_verify *gpu_verify_free(struct gpu *g, struct gpu_verify *v);

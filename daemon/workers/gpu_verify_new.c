@@ -352,7 +352,7 @@ static int compute(
             compute_sums(g, v, p, &plan);
         square = v->task.is_exact ? mean_square(g, v) : sample(g, v, &random);
         v->task.rms = square > 0.0 ? sqrt(square) : 1.0;
-        verify_limit_init(&v->limit, p->out, p->acc, p->k, v->task.rms);
+        verify_limit_init(&v->limit, p->a, p->out, p->acc, p->k, v->task.rms);
     }
     plan_fini(&plan);
     return r;
@@ -370,7 +370,7 @@ int gpu_verify_new(struct gpu *g, const struct gpu_product *p, uint64_t seed,
     *out = NULL;
     if (p->rows > INT32_MAX || p->groups > INT32_MAX || n_blocks(p) > MAX_COLUMNS) {
         diag_set(d, NULL, "too many rows, groups or columns to check");
-        return WORKER_E_MEMORY;
+        return WORKER_E_UNSUPPORTED;
     }
     v = calloc(1, sizeof *v);
     if (!v)

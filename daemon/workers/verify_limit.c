@@ -10,6 +10,12 @@
 
 #define NATIVE_FLOORS 4.0
 #define INTEGER_FLOOR 0.51 // rounding to an integer is at most half a step off
+// Tensor cores of compute capability 9.0 add products of 8-bit floats up in numbers of 14 bits,
+// whatever the key says of the accumulation (DeepSeek-V3, arXiv 2412.19437, section 3.3.2);
+// libraries carry the sums over to f32, after 128 products as a rule. No output type but f32 shows
+// it.
+#define NARROW_ROUNDOFF 0x1p-14
+#define NARROW_RUN      128
 
 void verify_note_element(
     struct verify_worst *w, double error, uint64_t row, uint64_t column, double is, double should)
@@ -56,13 +62,17 @@ bool verify_is_linear(enum verify_epilogue epilogue, enum dtype out)
 
 // What rounding alone may cost: of an output up to six times the usual size, and of k additions.
 void verify_limit_init(
-    struct verify_limit *l, enum dtype out, enum dtype acc, uint64_t k, double rms)
+    struct verify_limit *l, enum dtype in, enum dtype out, enum dtype acc, uint64_t k, double rms)
 {
     bool is_integer = dtype_infos[out].is_integer;
+    double run = k < NARROW_RUN ? (double)k : NARROW_RUN;
 
     memset(l, 0, sizeof *l);
-    l->floor = is_integer ? INTEGER_FLOOR / rms
-                          : 6.0 * dtype_roundoff(out) + 2.0 * dtype_roundoff(acc) * sqrt((double)k);
+    l->floor = 6.0 * dtype_roundoff(out) + 2.0 * dtype_roundoff(acc) * sqrt((double)k);
+    if (in == DTYPE_e4m3)
+        l->floor += 2.0 * NARROW_ROUNDOFF * sqrt(run);
+    if (is_integer)
+        l->floor = INTEGER_FLOOR / rms;
     l->most = is_integer ? l->floor : NATIVE_FLOORS * l->floor;
 }
 

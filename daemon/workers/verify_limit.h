@@ -30,8 +30,9 @@ struct verify_limit {
     double native_error;
 };
 
+// `in` is the inputs' type: 8-bit floats come with 8-bit floats only.
 void verify_limit_init(
-    struct verify_limit *l, enum dtype out, enum dtype acc, uint64_t k, double rms);
+    struct verify_limit *l, enum dtype in, enum dtype out, enum dtype acc, uint64_t k, double rms);
 // Whether all of an output of this kind must be computed: a sum of columns shows its errors only if
 // nothing bends the values behind the product.
 bool verify_is_linear(enum verify_epilogue epilogue, enum dtype out);

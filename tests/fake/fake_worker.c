@@ -11,7 +11,10 @@
 //   jitter=0.01         deviation of log time      seed=1    of the jitter
 //   sleep=0             1: launches take real time  jit_us=0  added to the untimed launch
 //   flush_ms=0          real time before each launch        start_ms=0  real time before hello
-//   op=matmul           what it can run
+//   op=matmul           what it can run; several with commas between them
+//   without=KEY         a problem that it refuses as unsupported; too_large=KEY: for lack of
+//   memory.
+//                       Both may stand often
 //   backend=onednn      program=..., method=...    fact.NAME=VALUE of the fingerprint
 //   once=FILE           misbehave only while FILE does not exist; the first fault creates it
 // Events: hello open look check run close. Behaviours:
@@ -37,12 +40,18 @@
 #include "proto/line.h"
 
 #define MAX_ORDERS 64
+#define MAX_CANNOT 64
 #define ANY        SIZE_MAX
 
 struct order {
     char event[8], what[16], arg[256];
     size_t candidate; // ANY = all, and events without one
     unsigned from, to, seen;
+};
+
+struct cannot {
+    char key[KEY_MAX_BYTES];
+    bool is_too_large;
 };
 
 struct fake {
@@ -55,6 +64,8 @@ struct fake {
     char once[256];
     struct order orders[MAX_ORDERS];
     size_t n_orders;
+    struct cannot cannot[MAX_CANNOT];
+    size_t n_cannot;
     // of the problem that is open
     double tokens;
     uint64_t random;
@@ -83,6 +94,27 @@ static void read_times(double times[FRAME_MAX_CANDIDATES], size_t *n, const char
     }
 }
 
+static void read_ops(struct fake *f, const char *text)
+{
+    const size_t most = sizeof f->backend.ops / sizeof f->backend.ops[0] - 1; // a NULL ends them
+    char *rest = strdup(text), *save = NULL, *op = rest ? strtok_r(rest, ",", &save) : NULL;
+    size_t n = 0;
+
+    for (; op && n < most; op = strtok_r(NULL, ",", &save))
+        f->backend.ops[n++] = op;
+    f->backend.ops[n] = NULL;
+    if (!n || op)
+        usage(text);
+}
+
+static void read_cannot(struct fake *f, const char *key, bool is_too_large)
+{
+    struct cannot *one = &f->cannot[f->n_cannot++];
+
+    snprintf(one->key, sizeof one->key, "%s", key);
+    one->is_too_large = is_too_large;
+}
+
 static bool read_setting(struct fake *f, const char *name, const char *value)
 {
     const struct {
@@ -98,7 +130,6 @@ static bool read_setting(struct fake *f, const char *name, const char *value)
         { "sleep", NULL, &f->sleep, NULL },
         { "flush_ms", NULL, &f->flush_ms, NULL },
         { "start_ms", NULL, &f->start_ms, NULL },
-        { "op", NULL, NULL, &f->backend.ops[0] },
         { "backend", NULL, NULL, &f->backend.name },
         { "program", NULL, NULL, &f->backend.program },
         { "method", NULL, NULL, &f->backend.method },
@@ -180,6 +211,10 @@ static void read_word(struct fake *f, const char *word)
         read_times(f->times, &f->n, equals + 1);
     else if (!strcmp(name, "hot"))
         read_times(f->hot, &f->n_hot, equals + 1);
+    else if (!strcmp(name, "op"))
+        read_ops(f, equals + 1);
+    else if (!strcmp(name, "without") || !strcmp(name, "too_large"))
+        read_cannot(f, equals + 1, name[0] == 't');
     else if (!strcmp(name, "once"))
         snprintf(f->once, sizeof f->once, "%s", equals + 1);
     else if (!strncmp(name, "fact.", 5) && fact_named(name + 5) != FACT_COUNT)
@@ -381,7 +416,14 @@ static int fake_open(void *self, const struct worker_open *open, struct diag *d)
 {
     struct fake *f = self;
     const struct order *o = misbehave(f, "open", ANY);
+    char text[KEY_MAX_BYTES];
 
+    (void)key_print(open->key, text);
+    for (size_t i = 0; i < f->n_cannot; i++)
+        if (!strcmp(f->cannot[i].key, text)) {
+            diag_set(d, NULL, "it is one of those that it cannot");
+            return f->cannot[i].is_too_large ? WORKER_E_MEMORY : WORKER_E_UNSUPPORTED;
+        }
     f->tokens = (double)key_tokens(open->key);
     f->random = f->seed * UINT64_C(1000003) + key_tokens(open->key);
     if (!is(o, "refuse"))

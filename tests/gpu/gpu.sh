@@ -3,10 +3,12 @@
 # tacticd on a machine with an NVIDIA GPU, step by step; runs without a network and outside of Debian. Needs python3
 # with PyTorch, and a bundle made beforehand (bundle.sh). Nothing of the GPU's settings is changed.
 #   gpu.sh [--bundle DIR] [--out DIR] [--seconds N] [--resume TAR] [--dry] STEP [ARGUMENT...] [+ STEP [ARGUMENT...]]...
-# Steps (steps.py says what each looks at):
+# Steps (steps.py and steps_kinds.py say what each looks at):
 #   hello                     each worker says what it loaded: PyTorch's cuBLASLt and cuDNN, and the system's cuDNN
 #   smoke                     one small problem of each worker is missed, swept and answered
 #   sweep RECIPE [LAYOUT]     all problems of a recipe's layout
+#   kinds [WORD]...           one small problem of every kind the workers claim; WORDs (cudnn, e4m3, gelu, ...) choose
+#   badinput                  what no library can do is refused once, in words, and the next problem is swept as if nothing was
 #   planted                   tactics that fault, hang and compute nonsense are denied, and nobody else notices
 #   giveback [TIMES]          how soon the GPU's memory is free when a sweep is stopped
 #   accuracy [ARGUMENT...]    tests/gpu/accuracy on this machine's libraries

@@ -482,6 +482,14 @@ static void what_cannot_be_is_refused_in_a_sentence(void **state)
           "1073741824,"
           "top_k=8,experts=8,local_experts=4,n=32,k=16,workspace_bytes=0",
             "tokens x top_k: 8589934592 is beyond" },
+        { "moe_grouped_matmul,backend=cudnn,a=bf16,b=bf16,out=bf16,acc=f32,mode=none,tokens="
+          "1073741824,"
+          "top_k=1,experts=8,local_experts=4,n=32,k=16,workspace_bytes=0",
+            "tokens x top_k: 1073741824 is beyond" },
+        { "moe_grouped_matmul,backend=cudnn,a=bf16,b=bf16,out=bf16,acc=f32,mode=none,tokens=4,top_"
+          "k=1,"
+          "experts=2147483647,local_experts=4,n=32,k=16,workspace_bytes=0",
+            "experts: 2147483647 is beyond" },
         { "matmul,backend=cudnn,a=bf16,b=bf16,out=bf16,acc=f32,layout=tn,batch=1,m=8,n=8,k=8,"
           "epilogue=relu,scale=none,workspace_bytes=0",
             "epilogue: this worker" },

@@ -495,8 +495,14 @@ static void too_much_memory_is_refused_whole(void **state)
     assert_null(v);
     assert_int_equal(gpu_taken(gpu), before);
     gpu_cap(gpu, UINT64_MAX);
+    // Nothing that changes with time: such a problem must not be tried again.
     f.p.rows = UINT64_C(1) << 32;
-    assert_int_equal(gpu_verify_new(gpu, &f.p, 7, &v, &d), WORKER_E_MEMORY);
+    assert_int_equal(gpu_verify_new(gpu, &f.p, 7, &v, &d), WORKER_E_UNSUPPORTED);
+    assert_string_equal(d.sentence, "too many rows, groups or columns to check");
+    f.p.rows = 1;
+    f.p.n = UINT64_C(1) << 25;
+    assert_int_equal(gpu_verify_new(gpu, &f.p, 7, &v, &d), WORKER_E_UNSUPPORTED);
+    assert_int_equal(gpu_taken(gpu), before);
     f.p.n = f.p.k = UINT64_C(1) << 40;
     assert_true(gpu_verify_bytes(&f.p) == UINT64_MAX);
     drop(&f);

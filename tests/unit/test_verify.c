@@ -354,6 +354,31 @@ static void native_is_the_yardstick_but_not_a_blank_cheque(void **state)
     drop(f);
 }
 
+// Sums of 8-bit floats are added up in fewer bits than the key says, and an output in f32 shows it.
+static void narrow_sums_are_allowed_for_and_no_more(void **state)
+{
+    static const enum dtype inputs[] = { DTYPE_e4m3, DTYPE_bf16 };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct verify_product p = f32;
+        struct fixture *f;
+
+        p.a = p.b = inputs[i];
+        p.k = 1024;
+        f = make(p, false);
+        blur(f, 1.0, 2e-4); // what 14 bits make of it
+        assert_int_equal(judge(f, true).ok, i == 0);
+        blur(f, 1.0, 2e-2); // what 8 would
+        assert_false(judge(f, true).ok);
+        restore(f);
+        assert_true(judge(f, true).ok);
+        if (i == 0)
+            spoil_in_all_ways(f);
+        drop(f);
+    }
+}
+
 static void runs_that_differ_are_noticed(void **state)
 {
     struct fixture *f = make(f32, false);
@@ -401,6 +426,7 @@ int main(void)
         cmocka_unit_test(integers_are_exact),
         cmocka_unit_test(narrow_integers_saturate),
         cmocka_unit_test(native_is_the_yardstick_but_not_a_blank_cheque),
+        cmocka_unit_test(narrow_sums_are_allowed_for_and_no_more),
         cmocka_unit_test(runs_that_differ_are_noticed),
         cmocka_unit_test(cost_is_bounded),
     };
