@@ -9,8 +9,11 @@
 #include <string.h>
 
 #include "daemon/workers/bench.h"
+#include "daemon/workers/cpus.h"
+#include "daemon/workers/cudnn_builder.h"
 #include "daemon/workers/cudnn_graph.h"
 #include "daemon/workers/cudnn_library.h"
+#include "daemon/workers/cudnn_plan.h"
 #include "daemon/workers/cudnn_problem.h"
 #include "daemon/workers/cudnn_rejected.h"
 #include "daemon/workers/cudnn_space.h"
@@ -30,10 +33,10 @@ struct open {
     struct cudnn_graph graph;
     struct cudnn_space space;
     struct cudnn_tensors tensors;
-    uint64_t class; // of what is rejected
+    struct cudnn_plans plans;
     char key[KEY_MAX_BYTES];
     char kernel[GPU_NAME_BYTES];
-    double opening_s, checking_s, timing_s; // building is the space's
+    double opening_s, checking_s, timing_s; // waiting for plans is in plans
     uint64_t launches;
 };
 
@@ -42,6 +45,7 @@ struct cudnn {
     struct gpu *gpu;
     struct cudnn_library library;
     struct cudnn_rejected rejected;
+    struct cudnn_builder *builder; // NULL: each plan is built when it is asked for
     struct open *open;
 };
 
@@ -61,6 +65,8 @@ static int cudnn_hello(void *self, struct fingerprint *out, struct diag *d)
         r = cudnn_library_init(&c->library, c->gpu, c->library_path, d);
     if (r)
         return r;
+    if (!c->builder)
+        c->builder = cudnn_builder_new(&c->library, c->gpu, cpus_usable(CUDNN_MAX_BUILDERS));
     gpu_facts(c->gpu, out);
     libhash_of(c->library.code, out->value[FACT_library_hash]);
     fingerprint_seal(out);
@@ -80,20 +86,25 @@ static void say_listed(const struct open *q)
         "cudnn: open: %zu candidates of %llu engines in %.2f s, listing %.3f, native's plan "
         "%.3f; configurations: %llu tried, of these %llu refused; %llu known to be refused, %llu "
         "beyond the workspace, %llu left out: %s\n",
-        s->n, (unsigned long long)s->engines, q->opening_s, s->listing_s, s->building_s,
+        s->n, (unsigned long long)s->engines, q->opening_s, s->listing_s, q->plans.waited_s,
         (unsigned long long)s->tried, (unsigned long long)s->refused, (unsigned long long)s->known,
         (unsigned long long)s->too_large, (unsigned long long)s->left_out, q->key);
 }
 
-static void say_spent(const struct open *q)
+static void say_spent(struct cudnn *c)
 {
-    const struct cudnn_space *s = &q->space;
+    const struct open *q = c->open;
+    const struct cudnn_plans *p = &q->plans;
+    const struct cudnn_ahead ahead = cudnn_builder_ahead(c->builder);
 
     fprintf(stderr,
-        "cudnn: close: opening %.2f s, building %.2f (%llu plans, %llu could not be built), "
-        "checking %.2f, timing %.2f (%llu launches): %s\n",
-        q->opening_s, s->building_s, (unsigned long long)s->built, (unsigned long long)s->not_built,
-        q->checking_s, q->timing_s, (unsigned long long)q->launches, q->key);
+        "cudnn: close: opening %.2f s, waiting for plans %.2f (%llu plans, %llu could not be "
+        "built; %u threads built %llu ahead in %.2f s of theirs; %llu built again), checking "
+        "%.2f, timing %.2f (%llu launches): %s\n",
+        q->opening_s, p->waited_s, (unsigned long long)p->built, (unsigned long long)p->not_built,
+        ahead.threads, (unsigned long long)ahead.built, ahead.thread_s,
+        (unsigned long long)p->again, q->checking_s, q->timing_s, (unsigned long long)q->launches,
+        q->key);
 }
 
 static void give_back(struct cudnn *c)
@@ -103,6 +114,7 @@ static void give_back(struct cudnn *c)
     gpu_wait(c->gpu);
     cudnn_tensors_fini(&q->tensors, c->gpu, &c->library);
     cudnn_space_fini(&q->space, &c->library);
+    cudnn_builder_close(c->builder);
     cudnn_graph_fini(&q->graph, &c->library);
     cudnn_problem_fini(&q->problem);
     free(q);
@@ -113,7 +125,7 @@ static void cudnn_close(void *self)
 {
     struct cudnn *c = self;
 
-    say_spent(c->open);
+    say_spent(c);
     give_back(c);
 }
 
@@ -138,6 +150,18 @@ static int check_cap(struct cudnn *c, uint64_t workspace_bytes, uint64_t cap_byt
     return WORKER_E_MEMORY;
 }
 
+// Native has its plan already.
+static void build_ahead(struct cudnn *c)
+{
+    struct open *q = c->open;
+    const char *tactics[CUDNN_MAX_CANDIDATES];
+
+    for (size_t i = 0; i < q->space.n; i++)
+        tactics[i] = q->space.items[i].plan ? NULL : q->space.items[i].text;
+    cudnn_builder_open(c->builder, &q->problem, tactics, q->space.n);
+    q->plans.builder = c->builder;
+}
+
 static int open_problem(struct cudnn *c, const struct worker_open *open, struct diag *d)
 {
     struct open *q = c->open;
@@ -149,15 +173,16 @@ static int open_problem(struct cudnn *c, const struct worker_open *open, struct 
     if (!r)
         r = cudnn_graph_init(&q->graph, &c->library, &q->problem, d);
     if (!r)
-        r = cudnn_space_init(
-            &q->space, &c->library, &q->graph, &q->problem, &c->rejected, q->class, d);
+        r = cudnn_space_init(&q->space, &q->plans, &q->problem, d);
     if (r)
         return r;
     workspace_bytes = cudnn_space_workspace(&q->space);
     r = check_cap(c, workspace_bytes, open->memory_cap_bytes, d);
-    return r ? r
-             : cudnn_tensors_init(
-                   &q->tensors, c->gpu, &c->library, &q->problem, workspace_bytes, open->seed, d);
+    if (r)
+        return r;
+    build_ahead(c);
+    return cudnn_tensors_init(
+        &q->tensors, c->gpu, &c->library, &q->problem, workspace_bytes, open->seed, d);
 }
 
 static int cudnn_open(void *self, const struct worker_open *open, struct diag *d)
@@ -172,7 +197,10 @@ static int cudnn_open(void *self, const struct worker_open *open, struct diag *d
         return WORKER_E_MEMORY;
     }
     (void)key_print(open->key, q->key);
-    q->class = cudnn_rejected_class(open->key);
+    q->plans = (struct cudnn_plans){ .l = &c->library,
+        .g = &q->graph,
+        .rejected = &c->rejected,
+        .class = cudnn_rejected_class(open->key) };
     gpu_cap(c->gpu, open->memory_cap_bytes);
     r = open_problem(c, open, d);
     if (r) {
@@ -201,25 +229,52 @@ static void cudnn_candidate(const void *self, size_t i, struct rec_candidate *ou
 
 // --- launches ---
 
-static int build(struct cudnn *c, size_t i, struct diag *d)
+static int get_plan(struct cudnn *c, size_t i, struct diag *d)
+{
+    return cudnn_plan_get(&c->open->plans, &c->open->space.items[i], i, d);
+}
+
+static cudnnStatus_t execute(struct cudnn *c, size_t i, int which)
 {
     struct open *q = c->open;
 
-    return cudnn_space_build(&q->space, &c->library, &q->graph, &c->rejected, q->class, i, d);
+    return c->library.BackendExecute(
+        c->library.handle, q->space.items[i].plan, q->tensors.packs[which]);
+}
+
+// The library documents that threads have handles of their own, and nothing about launching a plan
+// with another handle than it was built with. So its status decides: if it launches the same plan
+// built for ours, builders' plans are of use for what they leave in the library's cache only.
+static int execute_own(struct cudnn *c, size_t i, int which, cudnnStatus_t *s, struct diag *d)
+{
+    int r = cudnn_plan_again(&c->open->plans, &c->open->space.items[i], d);
+
+    if (r)
+        return r;
+    *s = execute(c, i, which);
+    if (*s)
+        return 0;
+    fprintf(stderr, "cudnn: plans must be built for the handle that launches them\n");
+    cudnn_builder_distrust(c->builder);
+    return 0;
 }
 
 int cudnn_enqueue(struct cudnn *c, size_t i, int which, struct diag *d)
 {
     struct open *q = c->open;
-    int r = build(c, i, d);
+    int r = get_plan(c, i, d);
     char said[CUDNN_SENTENCE_BYTES];
     cudnnStatus_t s;
 
     if (r)
         return r;
     q->launches++;
-    s = c->library.BackendExecute(
-        c->library.handle, q->space.items[i].plan, q->tensors.packs[which]);
+    s = execute(c, i, which);
+    if (s && q->space.items[i].is_ahead) {
+        r = execute_own(c, i, which, &s, d);
+        if (r)
+            return r;
+    }
     if (!s)
         return 0;
     diag_set(d, NULL, "cuDNN refuses to run it: %s", cudnn_said(&c->library, s, said));
@@ -242,7 +297,16 @@ static struct gpu_launch launch_of(struct launch *l)
     return launch;
 }
 
-// The plan is built before anything is traced: a compiler's kernels are not the candidate's.
+static void pause_building(struct cudnn *c)
+{
+    double start_us = bench_now_us();
+
+    cudnn_builder_pause(c->builder);
+    c->open->plans.waited_s += seconds_since(start_us);
+}
+
+// The plan is there, and nobody builds another, before anything is traced or timed: a compiler's
+// kernels are not the candidate's.
 static int cudnn_look(void *self, size_t i, struct worker_look *out, struct diag *d)
 {
     struct cudnn *c = self;
@@ -250,18 +314,21 @@ static int cudnn_look(void *self, size_t i, struct worker_look *out, struct diag
     struct launch l = { c, i, 0 };
     const struct gpu_launch launch = launch_of(&l);
     double start_us = bench_now_us(), built_us;
-    int r = build(c, i, d);
+    int r = get_plan(c, i, d);
 
+    if (r)
+        return r;
+    pause_building(c);
     built_us = bench_now_us();
     gpu_limit(c->gpu, out->limit_ms);
-    if (!r)
-        r = gpu_launch_named(c->gpu, &launch, q->kernel, d);
+    r = gpu_launch_named(c->gpu, &launch, q->kernel, d);
     out->first_us = bench_now_us() - start_us;
     out->kernel = !r && q->kernel[0] ? q->kernel : NULL;
     if (!r)
         r = gpu_launch_cold(c->gpu, &launch, &out->timed, d);
     gpu_limit(c->gpu, 0);
     q->timing_s += seconds_since(built_us);
+    cudnn_builder_resume(c->builder);
     return r;
 }
 
@@ -271,11 +338,22 @@ static int cudnn_check(void *self, size_t i, struct verify_result *out, struct d
     struct open *q = c->open;
     struct launch first = { c, i, 0 }, second = { c, i, 1 };
     const struct gpu_launch to[2] = { launch_of(&first), launch_of(&second) };
+    int r = get_plan(c, i, d);
     double start_us = bench_now_us();
-    int r = cudnn_tensors_check(&q->tensors, c->gpu, &q->problem, to, i == 0, out, d);
 
+    if (!r)
+        r = cudnn_tensors_check(&q->tensors, c->gpu, &q->problem, to, i == 0, out, d);
     q->checking_s += seconds_since(start_us);
     return r;
+}
+
+// Rounds come after all looks: what is not built by now nobody asks for.
+static void settle(struct cudnn *c)
+{
+    double start_us = bench_now_us();
+
+    cudnn_builder_settle(c->builder);
+    c->open->plans.waited_s += seconds_since(start_us);
 }
 
 static int run(struct cudnn *c, size_t i,
@@ -285,9 +363,15 @@ static int run(struct cudnn *c, size_t i,
 {
     struct launch l = { c, i, 0 };
     const struct gpu_launch launch = launch_of(&l);
-    double start_us = bench_now_us();
-    int r = launch_as(c->gpu, &launch, out, d);
+    double start_us;
+    int r;
 
+    settle(c);
+    r = get_plan(c, i, d);
+    if (r)
+        return r;
+    start_us = bench_now_us();
+    r = launch_as(c->gpu, &launch, out, d);
     c->open->timing_s += seconds_since(start_us);
     return r;
 }
@@ -346,6 +430,8 @@ struct cudnn *cudnn_free(struct cudnn *c)
 {
     if (!c)
         return NULL;
+    if (!cudnn_builder_free(c->builder))
+        return NULL; // a thread is still in the library: it goes with the process
     cudnn_library_fini(&c->library);
     cudnn_rejected_fini(&c->rejected);
     gpu_free(c->gpu);

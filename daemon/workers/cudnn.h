@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cudnn: mixtures of experts, products and convolutions on NVIDIA GPUs by cuDNN's backend API. A
 // tactic is an engine and its knobs (cudnn_tactic.h), native is what the heuristics offer first.
-// Its log has two lines for each problem: what was listed, and where the time went.
+// Its log has two lines for each problem: what was listed, and where the time went. Plans are built
+// ahead in threads (cudnn_builder.h); everything else is done in one.
 #pragma once
 #include <stddef.h>
 

@@ -111,6 +111,20 @@ static int open_files(struct cudnn_library *l, const char *path, struct diag *d)
     return r ? r : find_graph(l, folder, d);
 }
 
+static cudnnStatus_t make_handle(struct cudnn_library *l, const struct gpu *g)
+{
+    cudnnStatus_t s = l->Create(&l->handle);
+
+    if (!s) {
+        s = l->SetStream(l->handle, (cudaStream_t)gpu_stream(g));
+        if (!s)
+            return s;
+        (void)l->Destroy(l->handle);
+    }
+    l->handle = NULL;
+    return s;
+}
+
 int cudnn_library_init(struct cudnn_library *l, struct gpu *g, const char *path, struct diag *d)
 {
     char said[CUDNN_SENTENCE_BYTES];
@@ -127,17 +141,19 @@ int cudnn_library_init(struct cudnn_library *l, struct gpu *g, const char *path,
             (unsigned long long)l->version, CUDNN_MAJOR);
         return -ENOENT;
     }
-    s = l->Create(&l->handle);
-    if (!s) {
-        s = l->SetStream(l->handle, (cudaStream_t)gpu_stream(g));
-        if (!s)
-            return 0;
-        (void)l->Destroy(l->handle);
-    }
-    l->handle = NULL;
+    s = make_handle(l, g);
+    if (!s)
+        return 0;
     diag_set(d, NULL, "cuDNN %llu does not start: %s", (unsigned long long)l->version,
         cudnn_said(l, s, said));
     return -EIO;
+}
+
+cudnnStatus_t cudnn_library_beside(
+    const struct cudnn_library *l, const struct gpu *g, struct cudnn_library *out)
+{
+    *out = *l;
+    return make_handle(out, g);
 }
 
 void cudnn_library_fini(struct cudnn_library *l)

@@ -26,6 +26,12 @@ struct cudnn_library {
 // function of it is missing; -EIO: it does not start. cudnn_library_fini is due only after 0.
 int cudnn_library_init(struct cudnn_library *l, struct gpu *g, const char *path, struct diag *d);
 void cudnn_library_fini(struct cudnn_library *l);
+// The same library for another thread, which calls this: a handle serves one thread at a time. Not
+// for two threads at once: making handles side by side has been seen to take seconds. On the same
+// stream, so that work which building a plan enqueues comes before the plan's launches.
+// cudnn_library_fini is due only after success, in that thread.
+cudnnStatus_t cudnn_library_beside(
+    const struct cudnn_library *l, const struct gpu *g, struct cudnn_library *out);
 
 // What a status means, and what the library last had to say about it.
 const char *cudnn_said(

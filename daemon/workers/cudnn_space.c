@@ -2,7 +2,6 @@
 // cudnn_space: see cudnn_space.h.
 #include "daemon/workers/cudnn_space.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +34,7 @@ struct lister {
     const struct cudnn_graph *g;
     const struct cudnn_problem *p;
     struct cudnn_space *s;
-    struct cudnn_rejected *rejected;
-    uint64_t class;
+    struct cudnn_plans *plans;
     struct engine_info engines[CUDNN_MAX_ENGINES];
     uint16_t named[CUDNN_MAX_ENGINES]; // engines that the heuristics name, in their order
     uint32_t n_named;
@@ -133,7 +131,7 @@ static bool accepts(
     cudnnBackendDescriptor_t config;
     cudnnStatus_t s;
 
-    if (cudnn_rejected_has(w->rejected, w->class, text)) {
+    if (cudnn_rejected_has(w->plans->rejected, w->plans->class, text)) {
         w->s->known++;
         return false;
     }
@@ -147,7 +145,7 @@ static bool accepts(
         w->s->refused++;
         cudnn_said(w->l, s, w->why);
         if (cudnn_cannot(s))
-            cudnn_rejected_add(w->rejected, w->class, text);
+            cudnn_rejected_add(w->plans->rejected, w->plans->class, text);
         return false;
     }
     read_workspace(w, config, workspace_bytes);
@@ -303,7 +301,7 @@ static bool can_be_native(struct lister *w)
 {
     struct diag d = { 0 };
 
-    if (!cudnn_space_build(w->s, w->l, w->g, w->rejected, w->class, 0, &d))
+    if (!cudnn_plan_get(w->plans, &w->s->items[0], 0, &d))
         return true;
     snprintf(w->why, sizeof w->why, "%.150s", d.sentence);
     drop_candidate(&w->s->items[0], w->l);
@@ -532,14 +530,13 @@ static int refuse(const struct lister *w, struct diag *d)
     return WORKER_E_UNSUPPORTED;
 }
 
-int cudnn_space_init(struct cudnn_space *s, const struct cudnn_library *l,
-    const struct cudnn_graph *g, const struct cudnn_problem *p, struct cudnn_rejected *rejected,
-    uint64_t class, struct diag *d)
+int cudnn_space_init(
+    struct cudnn_space *s, struct cudnn_plans *plans, const struct cudnn_problem *p, struct diag *d)
 {
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B,
         CUDNN_HEUR_MODE_FALLBACK };
     struct lister *w = calloc(1, sizeof *w);
-    double start_us = bench_now_us();
+    double start_us = bench_now_us(), waited_s = plans->waited_s;
     int r = 0;
 
     memset(s, 0, sizeof *s);
@@ -547,13 +544,13 @@ int cudnn_space_init(struct cudnn_space *s, const struct cudnn_library *l,
         diag_set(d, NULL, "no memory on the host for the candidates");
         return WORKER_E_MEMORY;
     }
-    *w = (struct lister){ .l = l, .g = g, .p = p, .s = s, .rejected = rejected, .class = class };
+    *w = (struct lister){ .l = plans->l, .g = plans->g, .p = p, .s = s, .plans = plans };
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
         list_heuristics(w, modes[i]);
     list_engines(w);
     if (!s->n || w->is_out_of_memory)
         r = refuse(w, d);
-    s->listing_s = (bench_now_us() - start_us) / MICROS_A_SECOND - s->building_s;
+    s->listing_s = (bench_now_us() - start_us) / MICROS_A_SECOND - (plans->waited_s - waited_s);
     free(w);
     return r;
 }
@@ -571,72 +568,4 @@ uint64_t cudnn_space_workspace(const struct cudnn_space *s)
     for (size_t i = 0; i < s->n; i++)
         most = s->items[i].workspace_bytes > most ? s->items[i].workspace_bytes : most;
     return most;
-}
-
-// --- plans ---
-
-static int check_plan(const struct cudnn_library *l, const struct cudnn_candidate *c,
-    cudnnBackendDescriptor_t plan, struct diag *d)
-{
-    int64_t bytes = 0;
-    cudnnStatus_t s =
-        cudnn_get(l, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, &bytes);
-    char said[SENTENCE_BYTES];
-
-    if (s) {
-        diag_set(d, NULL, "its plan does not say its workspace: %s", cudnn_said(l, s, said));
-        return WORKER_E_FAILED;
-    }
-    if (bytes <= 0 || (uint64_t)bytes <= c->workspace_bytes)
-        return 0;
-    diag_set(d, NULL, "its plan wants %lld bytes of workspace, its configuration said %llu",
-        (long long)bytes, (unsigned long long)c->workspace_bytes);
-    return WORKER_E_FAILED;
-}
-
-// From the tactic's text alone, as whoever is served it must.
-static cudnnStatus_t rebuild(const struct cudnn_library *l, const struct cudnn_graph *g,
-    const char *text, cudnnBackendDescriptor_t *out)
-{
-    struct cudnn_tactic t;
-    cudnnBackendDescriptor_t config = NULL;
-    int r = cudnn_tactic_parse(text, &t, NULL);
-    cudnnStatus_t s;
-
-    assert(!r);
-    (void)r;
-    *out = NULL;
-    s = cudnn_tactic_config(l, g->graph, &t, &config);
-    if (!s)
-        s = cudnn_tactic_plan(l, config, out);
-    cudnn_drop(l, config);
-    return s;
-}
-
-int cudnn_space_build(struct cudnn_space *s, const struct cudnn_library *l,
-    const struct cudnn_graph *g, struct cudnn_rejected *rejected, uint64_t class, size_t i,
-    struct diag *d)
-{
-    struct cudnn_candidate *c = &s->items[i];
-    double start_us = bench_now_us();
-    char said[SENTENCE_BYTES];
-    cudnnStatus_t status;
-    int r;
-
-    if (c->plan)
-        return 0;
-    status = rebuild(l, g, c->text, &c->plan);
-    r = status ? WORKER_E_FAILED : check_plan(l, c, c->plan, d);
-    if (status)
-        diag_set(d, NULL, "cuDNN cannot build its plan: %s", cudnn_said(l, status, said));
-    if (r && (!status || cudnn_cannot(status)))
-        cudnn_rejected_add(rejected, class, c->text);
-    if (r) {
-        cudnn_drop(l, c->plan);
-        c->plan = NULL;
-    }
-    s->built += r == 0;
-    s->not_built += r != 0;
-    s->building_s += (bench_now_us() - start_us) / MICROS_A_SECOND;
-    return r;
 }

@@ -6,20 +6,16 @@
 // Configurations are asked for, plans are not built, native's apart: finalizing a configuration
 // tells, in microseconds, whether the library can run it here, and what workspace it wants;
 // finalizing a plan compiles for a third of a second and refuses next to nothing more. So a list
-// costs little, and a compilation belongs to its candidate's first look.
+// costs little; plans are cudnn_plan.h's.
 //
 // The order depends on the problem and the library alone, never on time.
 #pragma once
-#include <cudnn_backend.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/workers/cudnn_graph.h"
 #include "daemon/workers/cudnn_library.h"
+#include "daemon/workers/cudnn_plan.h"
 #include "daemon/workers/cudnn_problem.h"
-#include "daemon/workers/cudnn_rejected.h"
-#include "daemon/workers/cudnn_tactic.h"
-#include "proto/buf.h"
 #include "proto/diag.h"
 
 #define CUDNN_MAX_CANDIDATES 200
@@ -30,35 +26,20 @@
 #define CUDNN_MAX_BASES      4   // of each engine, that knobs are varied around
 #define CUDNN_MAX_VALUES     64  // of each knob
 
-struct cudnn_candidate {
-    struct cudnn_tactic tactic;
-    uint64_t workspace_bytes;      // as its configuration says
-    char *text, *name, *family;    // its own
-    cudnnBackendDescriptor_t plan; // NULL until it is needed
-};
-
 struct cudnn_space {
     struct cudnn_candidate items[CUDNN_MAX_CANDIDATES]; // native first
     size_t n;
     // What the library was asked for, and how it answered.
     uint64_t tried, refused, known, too_large, left_out;
     uint64_t engines; // that can run something
-    // Seconds, and plans.
-    double listing_s, building_s;
-    uint64_t built, not_built;
+    double listing_s; // without native's plan
 };
 
 // 0; WORKER_E_UNSUPPORTED: no engine runs it; WORKER_E_MEMORY: the host has none. cudnn_space_fini
-// is due either way.
-int cudnn_space_init(struct cudnn_space *s, const struct cudnn_library *l,
-    const struct cudnn_graph *g, const struct cudnn_problem *p, struct cudnn_rejected *rejected,
-    uint64_t class, struct diag *d);
+// is due either way. Native has its plan.
+int cudnn_space_init(struct cudnn_space *s, struct cudnn_plans *plans,
+    const struct cudnn_problem *p, struct diag *d);
 void cudnn_space_fini(struct cudnn_space *s, const struct cudnn_library *l);
 
 // The most that any candidate wants.
 uint64_t cudnn_space_workspace(const struct cudnn_space *s);
-// Builds the candidate's plan from its tactic, if that was not done. 0, or WORKER_E_FAILED; what
-// the library cannot build is remembered as rejected.
-int cudnn_space_build(struct cudnn_space *s, const struct cudnn_library *l,
-    const struct cudnn_graph *g, struct cudnn_rejected *rejected, uint64_t class, size_t i,
-    struct diag *d);

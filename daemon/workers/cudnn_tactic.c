@@ -2,6 +2,7 @@
 // cudnn_tactic: see cudnn_tactic.h.
 #include "daemon/workers/cudnn_tactic.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,5 +232,23 @@ cudnnStatus_t cudnn_tactic_plan(
         cudnn_drop(l, plan);
     else
         *out = plan;
+    return s;
+}
+
+cudnnStatus_t cudnn_tactic_build(const struct cudnn_library *l, cudnnBackendDescriptor_t graph,
+    const char *text, cudnnBackendDescriptor_t *out)
+{
+    struct cudnn_tactic t;
+    cudnnBackendDescriptor_t config = NULL;
+    int r = cudnn_tactic_parse(text, &t, NULL);
+    cudnnStatus_t s;
+
+    assert(!r);
+    (void)r;
+    *out = NULL;
+    s = cudnn_tactic_config(l, graph, &t, &config);
+    if (!s)
+        s = cudnn_tactic_plan(l, config, out);
+    cudnn_drop(l, config);
     return s;
 }

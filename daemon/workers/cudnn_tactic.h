@@ -46,3 +46,6 @@ cudnnStatus_t cudnn_tactic_config(const struct cudnn_library *l, cudnnBackendDes
 // The plan of a configuration: compiles what must be compiled. Likewise.
 cudnnStatus_t cudnn_tactic_plan(
     const struct cudnn_library *l, cudnnBackendDescriptor_t config, cudnnBackendDescriptor_t *out);
+// Both, from the tactic's text alone, as whoever is served it must.
+cudnnStatus_t cudnn_tactic_build(const struct cudnn_library *l, cudnnBackendDescriptor_t graph,
+    const char *text, cudnnBackendDescriptor_t *out);

@@ -240,6 +240,11 @@ void *gpu_stream(const struct gpu *g)
     return g->stream;
 }
 
+int gpu_enter_thread(const struct gpu *g)
+{
+    return g->cu.cuCtxSetCurrent(g->context) ? -EIO : 0;
+}
+
 void gpu_facts(const struct gpu *g, struct fingerprint *out)
 {
     int ecc = 0;

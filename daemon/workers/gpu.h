@@ -3,7 +3,7 @@
 // the names of its kernels. Knows the driver (libcuda.so.1, opened at run time, so that the program
 // starts, and says one line, where there is none) and no kernel library. One device a process, the
 // first that CUDA_VISIBLE_DEVICES leaves; its primary context, which cuBLASLt and cuDNN use too.
-// Not for threads.
+// Not for threads, but for gpu_enter_thread: a library may be called in others.
 //
 // A fault that breaks the context (an illegal address, a trap, an ECC error, a reset) cannot be
 // mended in this process: any call here that meets one says so in a line on stderr and ends the
@@ -47,6 +47,9 @@ const struct gpu_info *gpu_info(const struct gpu *g);
 void gpu_facts(const struct gpu *g, struct fingerprint *out);
 // The stream everything runs on: a CUstream, which is a cudaStream_t. Valid until gpu_free.
 void *gpu_stream(const struct gpu *g);
+// Makes the device's context the calling thread's, so that a library can be used there; nothing
+// else of this room may be. 0, or -EIO.
+int gpu_enter_thread(const struct gpu *g);
 
 // Opens a kernel library: `path` if given, else the first of `names` (NULL-terminated) that the
 // loader finds. NULL with `d` set. Never closed.

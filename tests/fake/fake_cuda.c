@@ -31,6 +31,7 @@ static struct fake_cuda state = { .devices = 1,
     .current_result = INVALID_CONTEXT,
     .name = "NVIDIA Fake 100" };
 static bool is_started;
+static _Thread_local bool is_current; // the context, in this thread
 static struct {
     void *at;
     uint64_t bytes;
@@ -41,6 +42,12 @@ EXPORT struct fake_cuda *fake_cuda_state(void);
 struct fake_cuda *fake_cuda_state(void)
 {
     return &state;
+}
+
+EXPORT bool fake_cuda_is_current(void);
+bool fake_cuda_is_current(void)
+{
+    return is_current;
 }
 
 __attribute__((constructor)) static void read_environment(void)
@@ -160,7 +167,8 @@ DRIVER(cuDevicePrimaryCtxRelease_v2, int device)
 
 DRIVER(cuCtxSetCurrent, void *context)
 {
-    state.current_result = context ? OK : INVALID_CONTEXT;
+    is_current = context != NULL;
+    __atomic_store_n(&state.current_result, context ? OK : INVALID_CONTEXT, __ATOMIC_RELAXED);
     return OK;
 }
 

@@ -27,3 +27,5 @@ struct fake_cuda {
 // `fake_cuda_state` of the library. FAKE_CUDA in the environment sets it before main: "devices=0",
 // "init=<number>".
 typedef struct fake_cuda *fake_cuda_state_fn(void);
+// `fake_cuda_is_current`: whether the calling thread has a context.
+typedef bool fake_cuda_is_current_fn(void);

@@ -3,10 +3,13 @@
 // without a GPU. Descriptors are kept as they were filled in; engines, knobs and lists are what the
 // test says; a launch is the test's to run. What the real library would take amiss ends the
 // program: attributes of the wrong type, descriptors used before they are finalized or after they
-// are destroyed.
+// are destroyed, a handle in two threads at once, a thread without a context. It may be called from
+// threads, as the real one may.
 #include "tests/fake/fake_cudnn.h"
 
 #include <cudnn_backend.h>
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +38,14 @@ struct descriptor {
     struct attribute attributes[MAX_ATTRS];
 };
 
+// A handle, which the library's users know as an address.
+struct cudnnContext {
+    unsigned magic;
+    bool is_in_use;
+};
+
 static struct fake_cudnn state = { .version = 91900 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of all but what a test is asked
 
 EXPORT struct fake_cudnn *fake_cudnn_state(void);
 struct fake_cudnn *fake_cudnn_state(void)
@@ -49,6 +59,25 @@ static void must(bool holds, const char *what)
         return;
     fprintf(stderr, "fake_cudnn: %s\n", what);
     abort();
+}
+
+static struct cudnnContext *handle_at(void *one)
+{
+    struct cudnnContext *h = one;
+
+    must(h && h->magic == MAGIC, "this is no handle");
+    return h;
+}
+
+// The stand-in for the driver knows; where there is another, nobody is asked.
+static bool has_context(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    bool (*is_current)(void) = NULL;
+
+    if (driver)
+        *(void **)&is_current = dlsym(driver, "fake_cuda_is_current");
+    return !is_current || is_current();
 }
 
 static struct descriptor *at(void *one)
@@ -137,19 +166,32 @@ API(void, cudnnGetLastErrorString, char *out, size_t bytes)
 
 API(cudnnStatus_t, cudnnCreate, cudnnHandle_t *handle)
 {
-    *handle = (cudnnHandle_t)(void *)&state;
-    return (cudnnStatus_t)state.create_result;
+    if (state.create_result)
+        return (cudnnStatus_t)state.create_result;
+    must(has_context(), "a handle in a thread without a context");
+    *handle = calloc(1, sizeof **handle);
+    must(*handle != NULL, "no memory");
+    (*handle)->magic = MAGIC;
+    pthread_mutex_lock(&lock);
+    state.handles++;
+    pthread_mutex_unlock(&lock);
+    return CUDNN_STATUS_SUCCESS;
 }
 
 API(cudnnStatus_t, cudnnDestroy, cudnnHandle_t handle)
 {
-    must((void *)handle == &state, "this is no handle");
+    must(!handle_at(handle)->is_in_use, "a handle is destroyed in use");
+    handle->magic = 0;
+    free(handle);
+    pthread_mutex_lock(&lock);
+    state.handles--;
+    pthread_mutex_unlock(&lock);
     return CUDNN_STATUS_SUCCESS;
 }
 
 API(cudnnStatus_t, cudnnSetStream, cudnnHandle_t handle, cudaStream_t stream)
 {
-    must((void *)handle == &state && stream, "no stream");
+    must(handle_at(handle) && stream, "no stream");
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -164,7 +206,9 @@ API(cudnnStatus_t, cudnnBackendCreateDescriptor, cudnnBackendDescriptorType_t ty
     must(d != NULL, "no memory");
     d->magic = MAGIC;
     d->type = (int)type;
+    pthread_mutex_lock(&lock);
     state.live++;
+    pthread_mutex_unlock(&lock);
     *out = d;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -173,10 +217,12 @@ API(cudnnStatus_t, cudnnBackendDestroyDescriptor, cudnnBackendDescriptor_t one)
 {
     struct descriptor *d = at(one);
 
+    pthread_mutex_lock(&lock);
     must(!d->is_dropped, "destroyed twice");
     d->is_dropped = true;
     state.live--;
     let_go(d);
+    pthread_mutex_unlock(&lock);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -203,7 +249,9 @@ API(cudnnStatus_t, cudnnBackendSetAttribute, cudnnBackendDescriptor_t one,
         }
         if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
             must(at(a->is.p[i])->is_final, "a part is not finalized");
+            pthread_mutex_lock(&lock);
             at(a->is.p[i])->users++;
+            pthread_mutex_unlock(&lock);
         }
     }
     d->n++;
@@ -247,22 +295,46 @@ static void write_down(const struct fake_config *c)
 static cudnnStatus_t finalize_config(struct descriptor *d)
 {
     struct fake_config c = read_config(d);
+    bool is_good;
 
+    pthread_mutex_lock(&lock);
     state.asked++;
     write_down(&c);
-    if (!state.accepts || state.accepts(&c))
-        return CUDNN_STATUS_SUCCESS;
-    state.refused++;
-    return CUDNN_STATUS_NOT_SUPPORTED;
+    is_good = !state.accepts || state.accepts(&c);
+    state.refused += !is_good;
+    pthread_mutex_unlock(&lock);
+    return is_good ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+static struct cudnnContext *handle_of(struct descriptor *plan)
+{
+    struct attribute *a = find(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
+
+    must(a != NULL, "a plan without a handle");
+    return handle_at(a->is.p[0]);
 }
 
 static cudnnStatus_t finalize_plan(struct descriptor *d)
 {
     struct fake_config c = read_config(part(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG));
+    struct cudnnContext *h = handle_of(d);
+    bool is_good;
 
-    must(find(d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE) != NULL, "a plan without a handle");
+    must(has_context(), "a plan in a thread without a context");
+    pthread_mutex_lock(&lock);
+    must(!h->is_in_use, "a handle is in two threads");
+    h->is_in_use = true;
     state.built++;
-    return !state.builds || state.builds(&c) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+    state.building++;
+    if (state.building > state.most_building)
+        state.most_building = state.building;
+    pthread_mutex_unlock(&lock);
+    is_good = !state.builds || state.builds(&c);
+    pthread_mutex_lock(&lock);
+    h->is_in_use = false;
+    state.building--;
+    pthread_mutex_unlock(&lock);
+    return is_good ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
 }
 
 static cudnnStatus_t finalize_engine(struct descriptor *d)
@@ -481,7 +553,9 @@ API(cudnnStatus_t, cudnnBackendExecute, cudnnHandle_t handle, cudnnBackendDescri
         .workspace = workspace ? workspace->is.p[0] : NULL,
     };
 
-    must((void *)handle == &state && p->is_final && v->is_final, "launched too early");
+    must(!handle_at(handle)->is_in_use && p->is_final && v->is_final, "launched too early");
+    if (state.is_strict && handle_of(p) != handle)
+        return CUDNN_STATUS_BAD_PARAM;
     if (state.execute_result)
         return (cudnnStatus_t)state.execute_result;
     if (state.run)

@@ -48,17 +48,22 @@ struct fake_cudnn {
         int n, promised; // configurations there are, and as many as were promised
         struct fake_config configs[FAKE_MAX_LIST];
     } lists[4];
-    // Whether a configuration can run, what workspace it wants, and whether its plan builds.
+    // Whether a configuration can run, what workspace it wants, and whether its plan builds: that
+    // is asked in the thread which builds it, while others call the library, so it may take its
+    // time.
     bool (*accepts)(const struct fake_config *c);
     uint64_t (*workspace)(const struct fake_config *c);
     bool (*builds)(const struct fake_config *c);
+    bool is_strict;            // a plan of another handle is not launched
     uint64_t plan_extra_bytes; // a plan wants so much more than its configuration said
     int execute_result;
     void (*run)(const struct fake_launch *l);
 
-    uint64_t live;           // descriptors that nobody has destroyed
-    uint64_t asked, refused; // configurations that were finalized
-    uint64_t built;          // plans
+    uint64_t live;                    // descriptors that nobody has destroyed
+    uint64_t asked, refused;          // configurations that were finalized
+    uint64_t built;                   // plans
+    uint64_t handles;                 // that nobody has destroyed
+    unsigned building, most_building; // plans at once
     size_t log_len;
     char log[FAKE_MAX_LOG]; // configurations asked for, "7:24=12,17=1 "
 };

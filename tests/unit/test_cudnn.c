@@ -143,7 +143,7 @@ struct listed {
     struct cudnn_problem problem;
     struct cudnn_graph graph;
     struct cudnn_space space;
-    uint64_t class;
+    struct cudnn_plans plans;
     struct diag d;
 };
 
@@ -155,13 +155,14 @@ static int list(struct listed *o, struct cudnn_rejected *rejected, const char *t
     memset(o, 0, sizeof *o);
     if (key_parse(text, strlen(text), &k, &o->d))
         fail_msg("%s", o->d.sentence);
-    o->class = cudnn_rejected_class(&k);
+    o->plans = (struct cudnn_plans){
+        .l = &library, .g = &o->graph, .rejected = rejected, .class = cudnn_rejected_class(&k)
+    };
     r = cudnn_problem_read(&k, 1, &o->problem, &o->d);
     if (!r)
         r = cudnn_graph_init(&o->graph, &library, &o->problem, &o->d);
     if (!r)
-        r = cudnn_space_init(
-            &o->space, &library, &o->graph, &o->problem, rejected, o->class, &o->d);
+        r = cudnn_space_init(&o->space, &o->plans, &o->problem, &o->d);
     return r;
 }
 
@@ -298,13 +299,12 @@ static void a_plan_that_cannot_be_built_is_not_native(void **state)
     assert_string_equal(o.space.items[0].text, "{\"engine\":2,\"knobs\":{\"24\":7}}");
     for (size_t i = 0; i < o.space.n; i++)
         assert_string_not_equal(o.space.items[i].text, "{\"engine\":2,\"knobs\":{\"24\":3}}");
-    assert_int_equal(o.space.not_built, 1);
+    assert_int_equal(o.plans.not_built, 1);
 
     // One that fails later is told, and not offered again.
     fake->builds = NULL;
     fake->plan_extra_bytes = 8;
-    assert_int_equal(cudnn_space_build(&o.space, &library, &o.graph, &rejected, o.class, 1, &d),
-        WORKER_E_FAILED);
+    assert_int_equal(cudnn_plan_get(&o.plans, &o.space.items[1], 1, &d), WORKER_E_FAILED);
     assert_non_null(strstr(d.sentence, "wants 8 bytes of workspace, its configuration said 0"));
     assert_null(o.space.items[1].plan);
     fake->plan_extra_bytes = 0;

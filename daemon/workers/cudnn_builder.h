@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// cudnn_builder: builds the plans of a problem's candidates in threads, before they are asked for,
+// in the candidates' order. The worker's one thread alone may enter; in here each thread has what
+// cuDNN wants of its own: the device's context, a handle, the problem's graph.
+//
+// It only runs ahead: a plan that it does not have, or could not build, is the caller's to build,
+// and what the caller meets is the truth. So nothing depends on it but time, and a candidate is
+// accused of what happens while it is in hand, as before:
+// - A compiler that hangs is waited for by its own candidate's look; the daemon's deadline ends it.
+// - A fault in a thread of ours stops that thread for ever, and the building ahead with it. The
+//   look of that candidate builds the plan again, alone and in the caller's thread, and dies of it
+//   if the candidate is to blame. Should the stopped thread hold a lock of the library, the next
+//   build hangs instead, and whoever is in hand is left out as slow but not denied.
+#pragma once
+#include <cudnn_backend.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/workers/cudnn_library.h"
+#include "daemon/workers/cudnn_problem.h"
+#include "daemon/workers/gpu.h"
+
+#define CUDNN_MAX_BUILDERS 16  // threads
+#define CUDNN_MAX_AHEAD    200 // plans of a problem
+// So long a pause waits for plans that others began, far less than the deadline of a look that is
+// not to blame for them; a plan takes 330 ms the first time, then 45.
+#define CUDNN_LATE_MS  500
+#define CUDNN_CLOSE_MS 5000 // so long closing does
+
+struct cudnn_builder;
+
+struct cudnn_ahead { // what was done, since the problem was opened
+    unsigned threads;
+    uint64_t built, not_built;
+    double thread_s; // of all threads together
+};
+
+// They are started with the first problem, as many of `threads` as can be had. `l` and `g` are
+// borrowed. NULL: no memory; every function takes that as a builder without threads. One at a time
+// in a process, for the faults are the process's.
+struct cudnn_builder *cudnn_builder_new(
+    const struct cudnn_library *l, struct gpu *g, unsigned threads);
+// Waits for plans in progress, as closing does. False: a thread does not come back, so that
+// everything it may be using has to stay as it is until the process ends.
+bool cudnn_builder_free(struct cudnn_builder *b);
+
+// Begins with the plans of these tactics; NULL is one that is not wanted. All of it is copied.
+void cudnn_builder_open(
+    struct cudnn_builder *b, const struct cudnn_problem *p, const char *const *tactics, size_t n);
+// Begins nothing more, waits for what is in progress and drops what was not taken. Plans that were
+// taken must be gone before.
+void cudnn_builder_close(struct cudnn_builder *b);
+
+// The plan of number `i`, which is the caller's to drop: waited for if it was begun. NULL: the
+// caller must build it, and nobody else is going to; after a fault nobody is building anything.
+cudnnBackendDescriptor_t cudnn_builder_take(struct cudnn_builder *b, size_t i);
+// Takes no plans any more from threads' handles, as cuDNN would not run one.
+void cudnn_builder_distrust(struct cudnn_builder *b);
+
+// Nothing is built between the two: loading a kernel takes the driver's locks, and waits for those
+// that run, as the gate of a timed launch does.
+void cudnn_builder_pause(struct cudnn_builder *b);
+void cudnn_builder_resume(struct cudnn_builder *b);
+// Begins nothing more of this problem, and pauses for good: its rounds are coming.
+void cudnn_builder_settle(struct cudnn_builder *b);
+
+struct cudnn_ahead cudnn_builder_ahead(struct cudnn_builder *b);

@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_cudnn_builder: plans built in threads, on stand-ins for cuDNN and the driver: side by side,
+// with pauses, refusals, faults and hangs; and who has the worker in hand when it ends. Building is
+// played by sleeping. What ends a process is tried in a child.
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/workers/bench.h"
+#include "daemon/workers/cpus.h"
+#include "daemon/workers/cudnn.h"
+#include "daemon/workers/cudnn_builder.h"
+#include "daemon/workers/cudnn_problem.h"
+#include "daemon/workers/cudnn_space.h"
+#include "tests/fake/fake_cuda.h"
+#include "tests/fake/fake_cudnn.h"
+
+#define MIB      (UINT64_C(1) << 20)
+#define PLANS    16
+#define THREADS  8
+#define BUILD_MS 50
+#define NOBODY   (-1)
+#define WHILES   200 // openings and closings
+
+static const char *const key_text =
+    "moe_grouped_matmul,backend=cudnn,a=bf16,b=bf16,out=bf16,acc=f32,mode=none,tokens=30,top_k=2,"
+    "experts=8,local_experts=8,n=40,k=24,workspace_bytes=4096";
+
+static struct gpu *gpu;
+static struct cudnn_library library;
+static struct cudnn_problem problem;
+static struct fake_cudnn *fake;
+static char texts[PLANS][64];
+static const char *tactics[PLANS];
+
+// --- how plans are built here ---
+
+static atomic_int build_ms, refused, faulty, stuck, slow, fault;
+static atomic_int begun, done;     // plans
+static atomic_bool is_sound_alone; // the faulty one, in the main thread
+static pthread_t main_thread;
+
+static void sleep_ms(int ms)
+{
+    const struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
+
+    nanosleep(&t, NULL);
+}
+
+static bool build(const struct fake_config *c)
+{
+    const int number = c->n ? (int)c->knobs[0].value : NOBODY;
+
+    sleep_ms(build_ms);
+    if (number == NOBODY)
+        return true;
+    if (number == slow)
+        sleep_ms(3 * CUDNN_LATE_MS);
+    if (number == faulty && !(is_sound_alone && pthread_equal(pthread_self(), main_thread))) {
+        if (fault == SIGABRT)
+            abort();
+        __builtin_trap();
+    }
+    while (number == stuck)
+        pause();
+    return number != refused;
+}
+
+static bool builds(const struct fake_config *c)
+{
+    bool is_good;
+
+    atomic_fetch_add(&begun, 1);
+    is_good = build(c);
+    atomic_fetch_add(&done, 1);
+    return is_good;
+}
+
+static void play(void)
+{
+    *fake = (struct fake_cudnn){
+        .version = 91900, .n_engines = 2, .builds = builds, .handles = fake->handles
+    };
+    fake->engines[1].is_there = true;
+    fake->engines[1].n_knobs = 1;
+    fake->engines[1].knobs[0].type = 24;
+    fake->engines[1].knobs[0].max = PLANS - 1;
+    fake->engines[1].knobs[0].stride = 1;
+    fake->lists[3].n = 1; // mode A
+    fake->lists[3].configs[0] = (struct fake_config){ 1, 1, { { 24, 0 } } };
+    build_ms = BUILD_MS;
+    refused = faulty = stuck = slow = NOBODY;
+    fault = begun = done = 0;
+    is_sound_alone = false;
+}
+
+static struct cudnn_builder *begin(unsigned threads)
+{
+    struct cudnn_builder *b = cudnn_builder_new(&library, gpu, threads);
+
+    assert_non_null(b);
+    cudnn_builder_open(b, &problem, tactics, PLANS);
+    return b;
+}
+
+static double ms_since(double start_us)
+{
+    return (bench_now_us() - start_us) * 1e-3;
+}
+
+static void wait_for_plans(int n)
+{
+    while (done < n)
+        sleep_ms(1);
+}
+
+static void drop(cudnnBackendDescriptor_t plan)
+{
+    assert_non_null(plan);
+    cudnn_drop(&library, plan);
+}
+
+static void end(struct cudnn_builder *b)
+{
+    cudnn_builder_close(b);
+    assert_true(cudnn_builder_free(b));
+    assert_int_equal(fake->live, 0);
+    assert_int_equal(fake->handles, 1);
+}
+
+// --- building ahead ---
+
+static void plans_are_built_side_by_side(void **state)
+{
+    const double start_us = bench_now_us();
+    struct cudnn_builder *b;
+    struct cudnn_ahead ahead;
+
+    (void)state;
+    play();
+    b = begin(THREADS);
+    wait_for_plans(PLANS);
+    assert_true(ms_since(start_us) < 0.6 * PLANS * BUILD_MS);
+    cudnn_builder_settle(b);
+    assert_true(fake->most_building > 1 && fake->most_building <= THREADS);
+    ahead = cudnn_builder_ahead(b);
+    assert_true(ahead.threads > 1 && ahead.threads <= THREADS);
+    assert_int_equal(ahead.built, PLANS);
+    assert_true(ahead.thread_s >= 1e-3 * BUILD_MS * PLANS);
+    for (size_t i = 0; i < PLANS; i++)
+        drop(cudnn_builder_take(b, i));
+    assert_null(cudnn_builder_take(b, 0)); // once
+    assert_null(cudnn_builder_take(b, PLANS));
+    end(b);
+}
+
+static void what_could_not_be_built_is_the_callers(void **state)
+{
+    struct cudnn_builder *b;
+
+    (void)state;
+    play();
+    refused = 5;
+    b = begin(2);
+    wait_for_plans(PLANS);
+    cudnn_builder_settle(b);
+    for (size_t i = 0; i < PLANS; i++)
+        if (i == 5)
+            assert_null(cudnn_builder_take(b, i));
+        else
+            drop(cudnn_builder_take(b, i));
+    assert_int_equal(cudnn_builder_ahead(b).not_built, 1);
+    assert_int_equal(cudnn_builder_ahead(b).built, PLANS - 1);
+    end(b);
+}
+
+static void what_nobody_has_begun_is_the_callers(void **state)
+{
+    struct cudnn_builder *b;
+    double start_us = bench_now_us();
+
+    (void)state;
+    play();
+    b = begin(1);
+    // The last one is far away for one thread, which leaves it out then.
+    assert_null(cudnn_builder_take(b, PLANS - 1));
+    assert_true(ms_since(start_us) < 0.8 * PLANS * BUILD_MS);
+    cudnn_builder_settle(b);
+    cudnn_builder_settle(b);
+    assert_null(cudnn_builder_take(b, PLANS - 2));
+    end(b);
+    assert_true(begun < PLANS - 1);
+}
+
+static void nothing_is_built_in_a_pause(void **state)
+{
+    struct cudnn_builder *b;
+    int before;
+
+    (void)state;
+    play();
+    b = begin(4);
+    while (begun < 2)
+        sleep_ms(1);
+    for (int i = 0; i < 3; i++) {
+        cudnn_builder_pause(b);
+        before = begun;
+        sleep_ms(2 * BUILD_MS);
+        assert_int_equal(begun, before);
+        cudnn_builder_resume(b);
+    }
+    while (begun == before)
+        sleep_ms(1);
+    end(b);
+}
+
+// A pause gives a compiler up that does not come back; its own candidate's look does not.
+static void who_is_late_is_waited_for_by_its_own_look_alone(void **state)
+{
+    struct cudnn_builder *b;
+    double start_us;
+
+    (void)state;
+    play();
+    slow = 0;
+    b = begin(2);
+    while (!begun)
+        sleep_ms(1);
+    start_us = bench_now_us();
+    cudnn_builder_pause(b);
+    assert_true(ms_since(start_us) >= 0.9 * CUDNN_LATE_MS);
+    start_us = bench_now_us();
+    cudnn_builder_pause(b);
+    assert_true(ms_since(start_us) < 0.9 * CUDNN_LATE_MS);
+    drop(cudnn_builder_take(b, 0));
+    end(b);
+}
+
+static void it_may_close_at_any_time(void **state)
+{
+    struct cudnn_builder *b = cudnn_builder_new(&library, gpu, 4);
+
+    (void)state;
+    play();
+    build_ms = 1;
+    for (int i = 0; i < WHILES; i++) {
+        cudnnBackendDescriptor_t plan;
+
+        cudnn_builder_open(b, &problem, tactics, PLANS);
+        if (i % 3)
+            sleep_ms(i % 7);
+        plan = cudnn_builder_take(b, (size_t)i % PLANS);
+        cudnn_builder_pause(b);
+        cudnn_builder_resume(b);
+        cudnn_drop(&library, plan);
+        cudnn_builder_close(b);
+        assert_int_equal(fake->live, 0);
+    }
+    end(b);
+}
+
+static void without_a_builder_all_is_the_callers(void **state)
+{
+    struct cudnn_builder *const none[] = { NULL, cudnn_builder_new(&library, gpu, 0) };
+
+    (void)state;
+    play();
+    for (size_t i = 0; i < 2; i++) {
+        cudnn_builder_open(none[i], &problem, tactics, PLANS);
+        assert_null(cudnn_builder_take(none[i], 0));
+        cudnn_builder_pause(none[i]);
+        cudnn_builder_resume(none[i]);
+        cudnn_builder_settle(none[i]);
+        cudnn_builder_distrust(none[i]);
+        assert_int_equal(cudnn_builder_ahead(none[i]).threads, 0);
+        cudnn_builder_close(none[i]);
+        assert_true(cudnn_builder_free(none[i]));
+    }
+    assert_int_equal(begun, 0);
+}
+
+static void as_many_threads_as_are_of_use(void **state)
+{
+    const unsigned n = cpus_usable(CUDNN_MAX_BUILDERS);
+
+    (void)state;
+    assert_true(n >= 1 && n <= CUDNN_MAX_BUILDERS);
+    assert_true(n <= (unsigned)sysconf(_SC_NPROCESSORS_CONF));
+    assert_int_equal(cpus_usable(1), 1);
+}
+
+// --- in a child ---
+
+static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
+
+struct child {
+    pid_t pid;
+    int told; // its end of a pipe: the candidates that it takes in hand
+};
+
+static int tell = -1;
+
+// cmocka's assertions jump back into its own loop.
+static void must(bool holds, const char *what)
+{
+    if (holds)
+        return;
+    fprintf(stderr, "child: %s\n", what);
+    _exit(1);
+}
+
+static struct child run_child(void (*run)(void))
+{
+    struct child c;
+    int ends[2];
+
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    c.pid = fork();
+    assert_true(c.pid >= 0);
+    if (!c.pid) {
+        // cmocka would take a fault for a failed test, and go on with the next one.
+        for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+            signal(faults[i], SIG_DFL);
+        close(ends[0]);
+        tell = ends[1];
+        main_thread = pthread_self();
+        run();
+        _exit(0);
+    }
+    close(ends[1]);
+    c.told = ends[0];
+    return c;
+}
+
+static void in_hand(size_t i)
+{
+    const unsigned char number = (unsigned char)i;
+
+    must(write(tell, &number, 1) == 1, "cannot tell");
+}
+
+// How it ended; *last is what it had in hand, all before it having gone well.
+static int wait_for(const struct child *c, int *last)
+{
+    unsigned char number;
+    int status, next = 0;
+
+    *last = NOBODY;
+    while (read(c->told, &number, 1) == 1) {
+        assert_int_equal(number, next++);
+        *last = number;
+    }
+    close(c->told);
+    assert_int_equal(waitpid(c->pid, &status, 0), c->pid);
+    return status;
+}
+
+// A worker as the daemon drives it: all looks, then a round.
+static void sweep(void)
+{
+    char front[512];
+    struct cudnn *worker;
+    struct fingerprint facts;
+    struct diag d = { 0 };
+    struct key k;
+    struct worker_open o = { .key = &k, .seed = 5, .memory_cap_bytes = 512 * MIB };
+    struct worker_look look;
+    struct worker_sample sample;
+    size_t n;
+
+    snprintf(front, sizeof front, "%s/libcudnn.so.9", getenv("FAKE_CUDNN"));
+    worker = cudnn_new(front);
+    must(worker && !cudnn_backend.hello(worker, &facts, &d), d.sentence);
+    must(!key_parse(key_text, strlen(key_text), &k, &d), d.sentence);
+    for (int round = 0; round < 2; round++) {
+        must(!cudnn_backend.open(worker, &o, &d), d.sentence);
+        n = cudnn_backend.count(worker);
+        must(n == PLANS, "candidates are missing");
+        for (size_t i = 0; i < n; i++) {
+            if (round == 0)
+                in_hand(i);
+            must(!cudnn_backend.look(worker, i, &look, &d), d.sentence);
+        }
+        for (size_t i = 0; i < n; i++)
+            must(!cudnn_backend.run(worker, i, &sample, &d), d.sentence);
+        cudnn_backend.close(worker);
+        must(!fake->live || faulty != NOBODY, "descriptors are left");
+    }
+    cudnn_free(worker);
+}
+
+static void expect_sweep(int status_signal, int last_in_hand)
+{
+    const struct child c = run_child(sweep);
+    int last, status = wait_for(&c, &last);
+
+    assert_int_equal(last, last_in_hand);
+    if (status_signal)
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == status_signal);
+    else
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void a_worker_builds_ahead(void **state)
+{
+    (void)state;
+    play();
+    expect_sweep(0, PLANS - 1);
+    // Where a plan runs by its own handle alone.
+    fake->is_strict = true;
+    expect_sweep(0, PLANS - 1);
+}
+
+// The threads meet it long before its look.
+static void a_fault_is_its_own_candidates(void **state)
+{
+    static const int signals[] = { SIGABRT, SIGILL };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        play();
+        fault = signals[i];
+        faulty = PLANS / 2;
+        expect_sweep(signals[i], PLANS / 2);
+    }
+    // One that only threads meet is nobody's.
+    is_sound_alone = true;
+    expect_sweep(0, PLANS - 1);
+}
+
+static void a_hang_is_its_own_candidates(void **state)
+{
+    unsigned char number;
+    struct child c;
+    int last = NOBODY, status;
+
+    (void)state;
+    play();
+    stuck = PLANS / 2;
+    c = run_child(sweep);
+    while (last != PLANS / 2 && read(c.told, &number, 1) == 1)
+        last = number;
+    assert_int_equal(last, PLANS / 2);
+    sleep_ms(2 * CUDNN_LATE_MS);
+    assert_int_equal(waitpid(c.pid, &status, WNOHANG), 0);
+    assert_int_equal(kill(c.pid, SIGKILL), 0);
+    status = wait_for(&c, &last);
+    assert_int_equal(last, NOBODY); // nothing was told since
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void *nothing(void *arg)
+{
+    return arg;
+}
+
+// As an admin's limit or a full control group: the worker works on by itself.
+static void forbid_threads(void)
+{
+    const struct rlimit one = { 1, 1 };
+    pthread_t thread;
+
+    // Root is not bound by it.
+    must(geteuid() != 0 || !setresuid(65534, 65534, 65534), "cannot become nobody");
+    must(!setrlimit(RLIMIT_NPROC, &one), "setrlimit");
+    if (!pthread_create(&thread, NULL, nothing, NULL))
+        _exit(77);
+    sweep();
+}
+
+static void no_threads_are_no_failure(void **state)
+{
+    struct child c;
+    int last, status;
+
+    (void)state;
+    play();
+    build_ms = 1;
+    c = run_child(forbid_threads);
+    status = wait_for(&c, &last);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+        print_message("this kernel does not hold a process to RLIMIT_NPROC: not tested\n");
+        skip();
+    }
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(last, PLANS - 1);
+}
+
+// --- all ---
+
+static int start(void **state)
+{
+    fake_cudnn_state_fn *cudnn_state;
+    char front[512];
+    struct diag d = { 0 };
+    struct key k;
+
+    (void)state;
+    snprintf(front, sizeof front, "%s/libcudnn.so.9", getenv("FAKE_CUDNN"));
+    if (gpu_new(&gpu, &d) || cudnn_library_init(&library, gpu, front, &d) ||
+        key_parse(key_text, strlen(key_text), &k, &d) || cudnn_problem_read(&k, 5, &problem, &d)) {
+        fprintf(stderr, "%s\n", d.sentence);
+        return -1;
+    }
+    *(void **)&cudnn_state = dlsym(dlopen(front, RTLD_LAZY | RTLD_NOLOAD), "fake_cudnn_state");
+    fake = cudnn_state();
+    for (size_t i = 0; i < PLANS; i++) {
+        snprintf(texts[i], sizeof texts[i], "{\"engine\":1,\"knobs\":{\"24\":%zu}}", i);
+        tactics[i] = texts[i];
+    }
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    cudnn_problem_fini(&problem);
+    cudnn_library_fini(&library);
+    gpu_free(gpu);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_are_built_side_by_side),
+        cmocka_unit_test(what_could_not_be_built_is_the_callers),
+        cmocka_unit_test(what_nobody_has_begun_is_the_callers),
+        cmocka_unit_test(nothing_is_built_in_a_pause),
+        cmocka_unit_test(who_is_late_is_waited_for_by_its_own_look_alone),
+        cmocka_unit_test(it_may_close_at_any_time),
+        cmocka_unit_test(without_a_builder_all_is_the_callers),
+        cmocka_unit_test(as_many_threads_as_are_of_use),
+        cmocka_unit_test(a_worker_builds_ahead),
+        cmocka_unit_test(a_fault_is_its_own_candidates),
+        cmocka_unit_test(a_hang_is_its_own_candidates),
+        cmocka_unit_test(no_threads_are_no_failure),
+    };
+
+    return cmocka_run_group_tests(tests, start, stop);
+}
