@@ -13,14 +13,17 @@
 #include "daemon/dice.h"
 #include "daemon/resample.h"
 
-#define SLOW_FACTOR  5.0   // a look beyond this many times the best leaves: rounds cost its time
-#define FIRST_ROUNDS 8     // quartiles of fewer say nothing
-#define MIN_ROUNDS   16    // nobody wins earlier
-#define DROP_SE      3.0   // a candidate leaves when this many SE behind ...
+#define SLOW_FACTOR  5.0  // a look beyond this many times the best leaves: rounds cost its time
+#define LONG_US      1000 // a launch as long as this scatters by less than 1%, and costs much: then
+#define LONG_FACTOR  1.5  // a look beyond this many times the best says enough
+#define FIRST_ROUNDS 8    // quartiles of fewer say nothing
+#define MIN_ROUNDS   16   // nobody wins earlier
+#define DROP_SE      3.0  // a candidate leaves when this many SE behind ...
 #define DROP_LOG     0.002 // ... and by more than this: smaller differences are nobody's gain
 #define SETTLED_SE   1.64  // one-sided 95%
 #define SETTLED_LOG  0.005 // every survivor is this close to the leader: picking on is idle
-#define TIE_LOG      0.003 // equals
+#define TIE_LOG      0.003 // equals: the incumbent and native are as good as the leader
+#define SAME_LOG     0.001 // of others, who ranks before the leader: so close that it costs nothing
 #define GAIN_LOG     0.005 // what a tactic must gain over native, beyond ...
 #define GAIN_SE      2.0   // ... this many SE
 #define AA_SE        3.0   // native against itself, beyond this ...
@@ -72,6 +75,20 @@ static bool is_time(double us)
     return isfinite(us) && us > 0;
 }
 
+static bool is_raced(const struct race *r, unsigned column)
+{
+    return column == RACE_NATIVE || column == r->n || r->mark[column].state == RACE_LIVE;
+}
+
+static unsigned raced_columns(const struct race *r, uint16_t *cols)
+{
+    unsigned n = 0;
+    for (unsigned c = 0; c <= r->n; c++)
+        if (is_raced(r, c))
+            cols[n++] = (uint16_t)c;
+    return n;
+}
+
 static int check_setup(const struct race_setup *s)
 {
     if (s->n < 1 || s->n > RACE_MAX_CANDIDATES)
@@ -79,6 +96,11 @@ static int check_setup(const struct race_setup *s)
     if (s->incumbent < RACE_NOBODY || s->incumbent >= (int)s->n)
         return -EINVAL;
     return is_time(s->look_us[RACE_NATIVE]) ? 0 : RACE_E_NO_NATIVE;
+}
+
+static double slow_factor(const struct race *r, double best_us)
+{
+    return best_us > LONG_US && !r->reference ? LONG_FACTOR : SLOW_FACTOR;
 }
 
 static void mark_looks(struct race *r, const double *look_us)
@@ -94,7 +116,7 @@ static void mark_looks(struct race *r, const double *look_us)
             continue;
         }
         m->distance = look_us[c] / best - 1;
-        if (c != RACE_NATIVE && look_us[c] > SLOW_FACTOR * best)
+        if (c != RACE_NATIVE && look_us[c] > slow_factor(r, best) * best)
             m->state = RACE_SLOW;
     }
 }
@@ -161,20 +183,6 @@ unsigned race_due(const struct race *r)
     if (r->decided || is_contaminated(r))
         return 0;
     return r->checkpoint - r->rounds;
-}
-
-static bool is_raced(const struct race *r, unsigned column)
-{
-    return column == RACE_NATIVE || column == r->n || r->mark[column].state == RACE_LIVE;
-}
-
-static unsigned raced_columns(const struct race *r, uint16_t *cols)
-{
-    unsigned n = 0;
-    for (unsigned c = 0; c <= r->n; c++)
-        if (is_raced(r, c))
-            cols[n++] = (uint16_t)c;
-    return n;
 }
 
 unsigned race_order(const struct race *r, unsigned ahead, uint16_t order[RACE_MAX_COLUMNS])
@@ -307,6 +315,13 @@ static bool is_tied(const struct race *r, unsigned k, unsigned lead)
     return r->mark[r->cols[k]].state == RACE_LIVE && r->est[k] - r->est[lead] <= TIE_LOG;
 }
 
+// So close that its rank may decide. Of a hundred candidates some lie 0.3% behind by these rounds
+// and 1% in truth: whoever ranks first among all ties is one of them too often.
+static bool is_same(const struct race *r, unsigned k, unsigned lead)
+{
+    return is_tied(r, k, lead) && (r->reference || r->est[k] - r->est[lead] <= SAME_LOG);
+}
+
 // The place of a candidate in cols; n_cols - 1 when it is no longer raced.
 static unsigned place_of(const struct race *r, int candidate)
 {
@@ -341,7 +356,7 @@ static int pick_winner(const struct race *r, unsigned lead)
     unsigned best = lead;
     for (unsigned k = 1; k + 1 < r->n_cols; k++) {
         // A tie that would not beat native by itself must not be served in the leader's name.
-        if (is_tied(r, k, lead) && r->rank[r->cols[k]] < r->rank[r->cols[best]] &&
+        if (is_same(r, k, lead) && r->rank[r->cols[k]] < r->rank[r->cols[best]] &&
             (r->reference || beats_native(r, k)))
             best = k;
     }

@@ -18,9 +18,9 @@
 
 // Where a candidate stands.                      name, word in journals and reports
 #define RACE_STATES(X)                                                                             \
-    X(RACE_LIVE, "live")       /* still raced */                                                   \
-    X(RACE_OUT, "out")         /* failed, denied or withdrawn: the caller knows why */             \
-    X(RACE_SLOW, "slow")       /* its look took more than 5 x the best look */                     \
+    X(RACE_LIVE, "live") /* still raced */                                                         \
+    X(RACE_OUT, "out")   /* failed, denied or withdrawn: the caller knows why */                   \
+    X(RACE_SLOW, "slow") /* its look took more than 5 x the best one, 1.5 x if that is long */     \
     X(RACE_DROPPED, "dropped") /* too far behind the leader; native is raced on all the same */
 
 // How far the verdict can be trusted.
@@ -51,10 +51,11 @@ struct race;
 struct race_setup {
     unsigned n;            // candidates, 1 to RACE_MAX_CANDIDATES; candidate 0 is native
     const double *look_us; // [n]; NaN (or anything not above zero) = out already
-    const uint32_t *rank;  // [n]; among equals the lowest wins; no two the same
-    int incumbent;         // the candidate served today, or RACE_NOBODY
-    uint64_t seed;         // hash of key and sweep id: orders and resamples follow from it
-    bool reference;        // no incumbent, no A/A repetition: the rule alone, to be scored
+    const uint32_t
+        *rank;      // [n]; of those within 0.1% of the leader the lowest wins; no two the same
+    int incumbent;  // the candidate served today, or RACE_NOBODY
+    uint64_t seed;  // hash of key and sweep id: orders and resamples follow from it
+    bool reference; // no incumbent, no A/A repetition: the rule alone, to be scored
 };
 
 struct race_mark {

@@ -6,7 +6,7 @@
 # Steps (steps.py and steps_kinds.py say what each looks at):
 #   hello                     each worker says what it loaded: PyTorch's cuBLASLt and cuDNN, and the system's cuDNN
 #   smoke                     one small problem of each worker is missed, swept and answered
-#   sweep RECIPE [LAYOUT]     all problems of a recipe's layout
+#   sweep RECIPE [LAYOUT [SECTION]]  all problems of a recipe's layout, or of `all`; of one worker, `lt` or `cudnn`
 #   kinds [WORD]...           one small problem of every kind the workers claim; WORDs (cudnn, e4m3, gelu, ...) choose
 #   badinput                  what no library can do is refused once, in words, and the next problem is swept as if nothing was
 #   planted                   tactics that fault, hang and compute nonsense are denied, and nobody else notices

@@ -10,6 +10,7 @@ what it learned. They are written as the step goes on, not only at its end.
 import argparse
 import collections
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -101,8 +102,13 @@ def step_smoke(room):
                   f"{answer.get('candidates')} candidates, {time.monotonic() - begun:.1f} s", flush=True)
 
 
-def coverage(d, recipe, layout, sections):
-    """{section: (answered, problems of its backend)}"""
+def coverage(d, recipe, layouts, sections):
+    """{section: (answered, problems of its backend)}, of all these layouts together"""
+    each = [coverage_of(d, recipe, layout, sections) for layout in layouts]
+    return {name: (sum(one[name][0] for one in each), sum(one[name][1] for one in each)) for name in sections}
+
+
+def coverage_of(d, recipe, layout, sections):
     problems = json.loads((ROOT / "tables/recipes" / f"{recipe}.json").read_text())
     chosen = next(one for one in problems["layouts"] if one["layout"] == layout)
     found = {}
@@ -128,16 +134,19 @@ def snapshot_of_both(d, sections, recipe, layout):
         return client.table(recipe, layout).covered
 
 
-def step_sweep(room, recipe, layout=None):
-    """A recipe's layout until all is answered or the time is over; what is learned is exported as it comes."""
+def step_sweep(room, recipe, layout=None, section=None):
+    """A recipe's layout, or `all` of them, until all is answered or the time is over; what is learned is exported as it
+    comes. `section`: only the problems of this worker, `lt` or `cudnn`."""
     path = ROOT / "tables/recipes" / f"{recipe}.json"
     if not path.is_file():
         raise Failure(f"no such recipe: {recipe}")
     layouts = [one["layout"] for one in json.loads(path.read_text())["layouts"]]
     layout = layout or layouts[0]
-    expect(layout in layouts, f"{recipe} has no layout {layout}", layouts)
+    expect(layout in layouts or layout == "all", f"{recipe} has no layout {layout}", layouts)
+    layouts = layouts if layout == "all" else [layout]
     sections = {name: options for name, options in room.sections().items()
-                if f",backend={options['backend']}," in path.read_text()}
+                if f",backend={options['backend']}," in path.read_text() and section in (None, name)}
+    expect(sections, f"{recipe} has nothing for {section}")
     begun = time.monotonic()
     with room.daemon(sections) as d:
         if room.resumed.is_dir():
@@ -146,13 +155,13 @@ def step_sweep(room, recipe, layout=None):
                 shutil.copy(table, d.dir / "state/tables")
             d.tunectl("reload")
         room.wait_ready(d, sections)
-        for name in sections:
+        for name, layout in itertools.product(sections, layouts):
             code, told, err = d.tunectl("sweep", "--recipe", recipe, "--layout", layout, "--as", name)
             expect(told, f"sweep was not taken ({code})", err)
-            print(f"  {name}: {told['queued']} queued, {told['known']} known", flush=True)
+            print(f"  {name} {layout}: {told['queued']} queued, {told['known']} known", flush=True)
         spoken, history = 0.0, []
         while True:
-            status, answered = d.status(), coverage(d, recipe, layout, sections)
+            status, answered = d.status(), coverage(d, recipe, layouts, sections)
             busy = status["queued"] or any(row["phase"] != "queued" for row in status["sweeps"])
             is_whole = all(covered >= total for covered, total in answered.values())
             if time.monotonic() - spoken > SPEAK_S or is_whole or not busy:
@@ -166,7 +175,7 @@ def step_sweep(room, recipe, layout=None):
             if is_whole or not room.left() or not busy:
                 break
             time.sleep(0.5)
-        joined = snapshot_of_both(d, sections, recipe, layout)
+        joined = sum(snapshot_of_both(d, sections, recipe, layout) for layout in layouts)
         expect(joined == sum(covered for covered, _ in answered.values()), "a server with both libraries gets another number",
                joined, answered)
         entries = collections.Counter()

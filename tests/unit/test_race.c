@@ -296,15 +296,34 @@ static void native_needs_a_gain_to_be_left(void **state)
 static void equals_go_by_rank(void **state)
 {
     (void)state;
-    struct bench b = { .n = 5, .us = { 120, 100.1, 100, 100.2, 100.4, 120 } };
+    struct bench b = { .n = 5, .us = { 120, 100.05, 100, 100.08, 100.2, 120 } };
     const uint32_t rank[5] = { 4, 3, 2, 0, 1 };
     struct race_verdict v;
     finish(start(&b, RACE_NOBODY, rank), &b, &v);
-    assert_int_equal(v.winner, 3); // 4 has a low rank too, but is 0.4% behind
+    assert_int_equal(v.winner, 3); // 4 has a low rank too, but is 0.2% behind: a tie, and not the same
     assert_int_equal(v.leader, 2);
-    assert_int_equal(v.n_ties, 3);
-    assert_true(v.ties[0] == 1 && v.ties[1] == 2 && v.ties[2] == 3);
-    assert_near(v.winner_us, 100.2, 1e-9);
+    assert_int_equal(v.n_ties, 4);
+    assert_true(v.ties[0] == 1 && v.ties[1] == 2 && v.ties[2] == 3 && v.ties[3] == 4);
+    assert_near(v.winner_us, 100.08, 1e-9);
+    // An incumbent that ties stays, wherever it ranks.
+    finish(start(&b, 4, rank), &b, &v);
+    assert_int_equal(v.winner, 4);
+}
+
+// Launches of a millisecond scatter little and cost much: half as slow again is too slow at the look.
+static void long_launches_leave_sooner(void **state)
+{
+    (void)state;
+    struct bench b = { .n = 4, .us = { 4000, 1500, 2300, 2200, 4000 } };
+    const uint32_t rank[4] = { 0, 1, 2, 3 };
+    struct race_verdict v;
+    finish(start(&b, RACE_NOBODY, rank), &b, &v);
+    assert_int_equal(v.winner, 1);
+    assert_int_equal(v.marks[2].state, RACE_SLOW);
+    assert_int_equal(v.marks[3].state, RACE_DROPPED); // within half as much again
+    b = (struct bench){ .n = 4, .us = { 400, 150, 230, 220, 400 } };
+    finish(start(&b, RACE_NOBODY, rank), &b, &v);
+    assert_int_equal(v.marks[2].state, RACE_DROPPED);
 }
 
 // 2 leads by 0.6%; 1 ties with it but would not be worth leaving native for.
@@ -670,6 +689,7 @@ int main(void)
         cmocka_unit_test(a_clear_winner_wins),
         cmocka_unit_test(native_needs_a_gain_to_be_left),
         cmocka_unit_test(equals_go_by_rank),
+        cmocka_unit_test(long_launches_leave_sooner),
         cmocka_unit_test(a_tie_must_beat_native_itself),
         cmocka_unit_test(an_equal_incumbent_stays),
         cmocka_unit_test(an_incumbent_that_fails_goes),
