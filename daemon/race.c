@@ -98,9 +98,9 @@ static int check_setup(const struct race_setup *s)
     return is_time(s->look_us[RACE_NATIVE]) ? 0 : RACE_E_NO_NATIVE;
 }
 
-static double slow_factor(const struct race *r, double best_us)
+double race_slow_us(double best_us)
 {
-    return best_us > LONG_US && !r->reference ? LONG_FACTOR : SLOW_FACTOR;
+    return (best_us > LONG_US ? LONG_FACTOR : SLOW_FACTOR) * best_us;
 }
 
 static void mark_looks(struct race *r, const double *look_us)
@@ -116,7 +116,8 @@ static void mark_looks(struct race *r, const double *look_us)
             continue;
         }
         m->distance = look_us[c] / best - 1;
-        if (c != RACE_NATIVE && look_us[c] > slow_factor(r, best) * best)
+        if (c != RACE_NATIVE &&
+            look_us[c] > (r->reference ? SLOW_FACTOR * best : race_slow_us(best)))
             m->state = RACE_SLOW;
     }
 }

@@ -88,6 +88,9 @@ struct race_verdict {
     struct race_mark marks[RACE_MAX_CANDIDATES]; // [0, n) are filled
 };
 
+// A look above this leaves, where `best_us` is the best look.
+double race_slow_us(double best_us);
+
 // Starts a race; the slow leave, native never does. Copies what it needs of `setup` and takes all
 // the memory it will ever need (about 1.2 MiB at 512 candidates, 0.5 MiB at 200). The caller owns
 // *out. Returns 0, RACE_E_NO_NATIVE, -EINVAL (a bound or an index is off) or -ENOMEM.

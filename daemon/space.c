@@ -53,6 +53,7 @@ int space_take(struct space *s, const struct rec_opened *opened, struct diag *d)
     s->digest = copy(s, opened->space_digest);
     s->method = copy(s, opened->method);
     s->flush_us = opened->flush_us;
+    s->build_ms = opened->build_ms < SPACE_MAX_BUILD_MS ? opened->build_ms : SPACE_MAX_BUILD_MS;
     whole = s->candidates && s->digest && s->method;
     for (size_t i = 0; i < opened->candidates.n && whole; i++)
         whole = take_candidate(s, &s->candidates[i], &opened->candidates.items[i]);
@@ -106,8 +107,7 @@ int space_look(struct space *s, unsigned candidate, const struct rec_looked *loo
     c->fate = SPACE_LOOKED;
     if (s->best_look_us == 0 || c->look_us < s->best_look_us)
         s->best_look_us = c->look_us;
-    if (candidate != RACE_NATIVE && !c->is_disturbed &&
-        c->look_us > SPACE_SLOW_FACTOR * s->best_look_us)
+    if (candidate != RACE_NATIVE && !c->is_disturbed && c->look_us > race_slow_us(s->best_look_us))
         c->fate = SPACE_SLOW;
     return 0;
 }
@@ -133,7 +133,7 @@ void space_looks(const struct space *s, double look_us[SPACE_MAX])
 
         look_us[i] = c->fate == SPACE_CHECKED ? c->look_us : NAN;
         if (c->is_disturbed && c->fate == SPACE_CHECKED)
-            look_us[i] = fmin(look_us[i], SPACE_SLOW_FACTOR * s->best_look_us);
+            look_us[i] = fmin(look_us[i], race_slow_us(s->best_look_us));
     }
 }
 

@@ -11,8 +11,8 @@
 #include "proto/diag.h"
 #include "proto/record.h"
 
-#define SPACE_MAX         RACE_MAX_CANDIDATES
-#define SPACE_SLOW_FACTOR 5.0 // a look above this many times the best one: out, as in race.c
+#define SPACE_MAX          RACE_MAX_CANDIDATES
+#define SPACE_MAX_BUILD_MS 600000 // a worker that wants more is bounded
 
 // What became of a candidate.         name, word in reports
 #define SPACE_FATES(FATE)                                                                          \
@@ -49,6 +49,7 @@ struct space_candidate {
 struct space {
     struct arena arena;
     const char *digest, *method; // as the worker said
+    uint64_t build_ms;           // what a candidate may take before its first launch in a worker
     uint64_t flush_us;           // what making the caches cold costs a launch; 0 = not said
     unsigned n;                  // 0 = not opened yet
     struct space_candidate *candidates;

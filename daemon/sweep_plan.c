@@ -21,7 +21,7 @@ static uint64_t longer(uint64_t a, uint64_t b)
 
 // Who is late at its first look is left out; who once came back in time is said to hang, and denied
 // for good: on a machine that others load that takes patience.
-static uint64_t look_ms(const struct sweep *s, unsigned candidate)
+static uint64_t launch_ms(const struct sweep *s, unsigned candidate)
 {
     uint64_t ms;
 
@@ -30,6 +30,14 @@ static uint64_t look_ms(const struct sweep *s, unsigned candidate)
         return longer(SWEEP_NATIVE_LOOK_MS, s->setup.look_deadline_min_ms);
     ms = longer(s->setup.look_deadline_min_ms, ms_of(SWEEP_LOOK_FACTOR * s->space.best_look_us));
     return s->space.candidates[candidate].fate == SPACE_FRESH ? ms : SWEEP_ACCUSE_FACTOR * ms;
+}
+
+// A compiler at work is not a launch that hangs: its time comes before.
+static uint64_t look_ms(const struct sweep *s, unsigned candidate)
+{
+    const bool is_warm = s->space.candidates[candidate].is_warm;
+
+    return launch_ms(s, candidate) + (is_warm ? 0 : s->space.build_ms);
 }
 
 static uint64_t check_ms(const struct sweep *s, unsigned candidate)
@@ -59,7 +67,7 @@ static void ask_look(struct sweep *s, unsigned candidate)
     s->hand = (int)candidate;
     REC_SET(&s->look, look, candidate, candidate);
     // Before the deadline, so that who hangs on the device is told from who is slow to load.
-    REC_SET(&s->look, look, limit_ms, look_ms(s, candidate) / 4 * 3);
+    REC_SET(&s->look, look, limit_ms, launch_ms(s, candidate) / 4 * 3);
     sweep_send(s, LINE_look, &s->look);
     sweep_set_deadline(s, look_ms(s, candidate));
 }

@@ -21,6 +21,8 @@
 #include "daemon/workers/libhash.h"
 
 #define MICROS_A_SECOND 1e6
+// The first of an engine loads a library of hundreds of megabytes; the rest take 0.03 to 0.3 s.
+#define BUILD_MS 20000
 
 struct launch { // what a launch of the frame's is made of
     struct cudnn *c;
@@ -400,6 +402,7 @@ const struct worker_backend cudnn_backend = {
     .name = "cudnn",
     .program = CUDNN_PROGRAM,
     .method = GPU_METHOD,
+    .build_ms = BUILD_MS,
     .ops = { "matmul", "moe_grouped_matmul", "convolution" },
     .options = "[--library PATH] ",
     .hello = cudnn_hello,

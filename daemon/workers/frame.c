@@ -142,6 +142,8 @@ static int say_opened(struct frame *f)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++)
         b->candidate(f->self, i, &opened.candidates.items[i]);
+    if (b->build_ms)
+        REC_SET(&opened, opened, build_ms, b->build_ms);
     if (b->flush_us)
         REC_SET(&opened, opened, flush_us, (uint64_t)b->flush_us(f->self));
     r = space_digest(&opened, digest);

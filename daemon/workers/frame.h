@@ -51,6 +51,7 @@ struct worker_backend {
     const char *program; // name and version of this worker
     const char *method;  // method id of its timing
     const char *ops[8];  // NULL-terminated
+    uint64_t build_ms;   // what compiling and loading a candidate may take; 0 = next to nothing
     const char *options; // what it takes besides --hello, for the usage; NULL = nothing
 
     // The facts of this process, sealed. 0, or -errno: then the worker exits.

@@ -129,8 +129,8 @@ static void small_close(void *self)
     (void)self;
 }
 
-static const struct worker_backend small = { "onednn", "small 1", "method-1", { "matmul" }, NULL,
-    small_hello, small_open, small_count, small_candidate, small_look, small_check, small_run,
+static const struct worker_backend small = { "onednn", "small 1", "method-1", { "matmul" }, 7000,
+    NULL, small_hello, small_open, small_count, small_candidate, small_look, small_check, small_run,
     small_flush, small_clock, small_close, small_run_hot };
 
 // --- the daemon's side ---
@@ -311,6 +311,7 @@ static void open_lists_the_space(void **state)
     assert_int_equal(opened->candidates.items[2].workspace_bytes, 2000);
     assert_string_equal(opened->method, "method-1");
     assert_int_equal(opened->flush_us, 77);
+    assert_int_equal(opened->build_ms, 7000);
     digest_hex(sorted, strlen(sorted), digest);
     assert_string_equal(opened->space_digest, digest);
     assert_int_equal(finish(&p), 0);

@@ -300,7 +300,8 @@ static void equals_go_by_rank(void **state)
     const uint32_t rank[5] = { 4, 3, 2, 0, 1 };
     struct race_verdict v;
     finish(start(&b, RACE_NOBODY, rank), &b, &v);
-    assert_int_equal(v.winner, 3); // 4 has a low rank too, but is 0.2% behind: a tie, and not the same
+    assert_int_equal(
+        v.winner, 3); // 4 has a low rank too, but is 0.2% behind: a tie, and not the same
     assert_int_equal(v.leader, 2);
     assert_int_equal(v.n_ties, 4);
     assert_true(v.ties[0] == 1 && v.ties[1] == 2 && v.ties[2] == 3 && v.ties[3] == 4);
@@ -310,7 +311,8 @@ static void equals_go_by_rank(void **state)
     assert_int_equal(v.winner, 4);
 }
 
-// Launches of a millisecond scatter little and cost much: half as slow again is too slow at the look.
+// Launches of a millisecond scatter little and cost much: half as slow again is too slow at the
+// look.
 static void long_launches_leave_sooner(void **state)
 {
     (void)state;
