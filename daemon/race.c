@@ -13,21 +13,22 @@
 #include "daemon/dice.h"
 #include "daemon/resample.h"
 
-#define SLOW_FACTOR  5.0  // a look beyond this many times the best leaves: rounds cost its time
-#define LONG_US      1000 // a launch as long as this scatters by less than 1%, and costs much: then
-#define LONG_FACTOR  1.5  // a look beyond this many times the best says enough
-#define FIRST_ROUNDS 8    // quartiles of fewer say nothing
-#define MIN_ROUNDS   16   // nobody wins earlier
-#define DROP_SE      3.0  // a candidate leaves when this many SE behind ...
-#define DROP_LOG     0.002 // ... and by more than this: smaller differences are nobody's gain
-#define SETTLED_SE   1.64  // one-sided 95%
-#define SETTLED_LOG  0.005 // every survivor is this close to the leader: picking on is idle
-#define TIE_LOG      0.003 // equals: the incumbent and native are as good as the leader
-#define SAME_LOG     0.001 // of others, who ranks before the leader: so close that it costs nothing
-#define GAIN_LOG     0.005 // what a tactic must gain over native, beyond ...
-#define GAIN_SE      2.0   // ... this many SE
-#define AA_SE        3.0   // native against itself, beyond this ...
-#define AA_LOG       0.002 // ... and this: the same bar as for two candidates
+#define SLOW_FACTOR        5.0 // a look beyond this many times the best leaves: rounds cost its time
+#define LONG_US            1000 // a launch as long as this scatters by less than 1%, and costs much: then
+#define LONG_FACTOR        1.5   // a look beyond this many times the best says enough
+#define FIRST_ROUNDS       8     // quartiles of fewer say nothing
+#define MIN_ROUNDS         16    // nobody wins earlier
+#define DROP_SE            3.0   // a candidate leaves when this many SE behind ...
+#define DROP_LOG           0.002 // ... and by more than this: smaller differences are nobody's gain
+#define SETTLED_SE         1.64  // one-sided 95%
+#define SETTLED_LOG        0.005 // every survivor is this close to the leader: picking on is idle
+#define TIE_LOG            0.003 // equals: the incumbent and native are as good as the leader
+#define SAME_LOG           0.001 // of others, who ranks before the leader: so close that it costs nothing
+#define GAIN_LOG           0.003 // what a tactic must gain over native, beyond ...
+#define REFERENCE_GAIN_LOG 0.005
+#define GAIN_SE            2.0   // ... this many SE
+#define AA_SE              3.0   // native against itself, beyond this ...
+#define AA_LOG             0.002 // ... and this: the same bar as for two candidates
 
 struct race {
     unsigned n; // candidates; column n is native's second listing
@@ -305,10 +306,16 @@ static unsigned sift(struct race *r, unsigned lead)
     return open;
 }
 
+// The rule that is scored beside its twin in Python asks for more.
+static double least_gain(const struct race *r)
+{
+    return r->reference ? REFERENCE_GAIN_LOG : GAIN_LOG;
+}
+
 static bool beats_native(const struct race *r, unsigned k)
 {
     double gain = r->est[0] - r->est[k];
-    return gain > GAIN_LOG && gain > GAIN_SE * resample_se(r->stats, 0, r->n_cols - 1, k);
+    return gain > least_gain(r) && gain > GAIN_SE * resample_se(r->stats, 0, r->n_cols - 1, k);
 }
 
 static bool is_tied(const struct race *r, unsigned k, unsigned lead)
