@@ -496,6 +496,20 @@ void cudnn_builder_distrust(struct cudnn_builder *b)
         b->is_distrusted = true;
 }
 
+bool cudnn_builder_is_working(struct cudnn_builder *b)
+{
+    bool is_working = false;
+
+    if (!b || !b->batch)
+        return false;
+    pthread_mutex_lock(&b->lock);
+    for (unsigned i = 0; i < b->n; i++)
+        is_working = is_working || has_work(b, &b->threads[i]);
+    is_working = is_working || !is_quiet(b, 0);
+    pthread_mutex_unlock(&b->lock);
+    return is_working;
+}
+
 void cudnn_builder_pause(struct cudnn_builder *b)
 {
     if (!b || !b->batch)

@@ -58,6 +58,8 @@ cudnnBackendDescriptor_t cudnn_builder_take(struct cudnn_builder *b, size_t i);
 // Takes no plans any more from threads' handles, as cuDNN would not run one.
 void cudnn_builder_distrust(struct cudnn_builder *b);
 
+// Is a plan being built, or about to be? One that a pause did not wait for is not counted.
+bool cudnn_builder_is_working(struct cudnn_builder *b);
 // Nothing is built between the two: loading a kernel takes the driver's locks, and waits for those
 // that run, as the gate of a timed launch does.
 void cudnn_builder_pause(struct cudnn_builder *b);

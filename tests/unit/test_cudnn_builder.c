@@ -52,6 +52,7 @@ static const char *tactics[PLANS];
 static atomic_int build_ms, refused, faulty, stuck, slow, fault;
 static atomic_int begun, done;     // plans
 static atomic_bool is_sound_alone; // the faulty one, in the main thread
+static atomic_bool has_begun_slow;
 static pthread_t main_thread;
 
 static void sleep_ms(int ms)
@@ -68,8 +69,10 @@ static bool build(const struct fake_config *c)
     sleep_ms(build_ms);
     if (number == NOBODY)
         return true;
-    if (number == slow)
+    if (number == slow) {
+        has_begun_slow = true;
         sleep_ms(3 * CUDNN_LATE_MS);
+    }
     if (number == faulty && !(is_sound_alone && pthread_equal(pthread_self(), main_thread))) {
         if (fault == SIGABRT)
             abort();
@@ -105,7 +108,7 @@ static void play(void)
     build_ms = BUILD_MS;
     refused = faulty = stuck = slow = NOBODY;
     fault = begun = done = 0;
-    is_sound_alone = false;
+    is_sound_alone = has_begun_slow = false;
 }
 
 static struct cudnn_builder *begin(unsigned threads)
@@ -323,6 +326,16 @@ static void must(bool holds, const char *what)
     _exit(1);
 }
 
+static struct fake_cuda *fake_cuda(void)
+{
+    fake_cuda_state_fn *cuda_state;
+
+    *(void **)&cuda_state =
+        dlsym(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD), "fake_cuda_state");
+    must(cuda_state, "no played driver");
+    return cuda_state();
+}
+
 static struct child run_child(void (*run)(void))
 {
     struct child c;
@@ -370,12 +383,23 @@ static int wait_for(const struct child *c, int *last)
     return status;
 }
 
-// A worker as the daemon drives it: all looks, then a round.
-static void sweep(void)
+static struct cudnn *start_worker(void)
 {
     char front[512];
     struct cudnn *worker;
     struct fingerprint facts;
+    struct diag d = { 0 };
+
+    snprintf(front, sizeof front, "%s/libcudnn.so.9", getenv("FAKE_CUDNN"));
+    worker = cudnn_new(front);
+    must(worker && !cudnn_backend.hello(worker, &facts, &d), d.sentence);
+    return worker;
+}
+
+// A worker as the daemon drives it: all looks, then a round.
+static void sweep(void)
+{
+    struct cudnn *worker = start_worker();
     struct diag d = { 0 };
     struct key k;
     struct worker_open o = { .key = &k, .seed = 5, .memory_cap_bytes = 512 * MIB };
@@ -383,9 +407,6 @@ static void sweep(void)
     struct worker_sample sample;
     size_t n;
 
-    snprintf(front, sizeof front, "%s/libcudnn.so.9", getenv("FAKE_CUDNN"));
-    worker = cudnn_new(front);
-    must(worker && !cudnn_backend.hello(worker, &facts, &d), d.sentence);
     must(!key_parse(key_text, strlen(key_text), &k, &d), d.sentence);
     for (int round = 0; round < 2; round++) {
         must(!cudnn_backend.open(worker, &o, &d), d.sentence);
@@ -402,6 +423,50 @@ static void sweep(void)
         must(!fake->live || faulty != NOBODY, "descriptors are left");
     }
     cudnn_free(worker);
+}
+
+// A slow plan is somebody else's: looks at others wait for it only where their times need it.
+static void looks_beside_a_slow_plan(void)
+{
+    struct cudnn *worker = start_worker();
+    struct fake_cuda *cuda = fake_cuda();
+    struct diag d = { 0 };
+    struct key k;
+    struct worker_open o = { .key = &k, .seed = 5, .memory_cap_bytes = 512 * MIB };
+    struct worker_look look;
+    double start_us;
+
+    must(!key_parse(key_text, strlen(key_text), &k, &d), d.sentence);
+    must(!cudnn_backend.open(worker, &o, &d), d.sentence);
+    while (!has_begun_slow)
+        sleep_ms(1);
+    start_us = bench_now_us();
+    must(!cudnn_backend.look(worker, 0, &look, &d), d.sentence);
+    must(!cudnn_backend.look(worker, 2, &look, &d), d.sentence);
+    must(ms_since(start_us) < 0.9 * CUDNN_LATE_MS, "a look waited");
+    cuda->gate_gives_up = true;
+    start_us = bench_now_us();
+    must(!cudnn_backend.look(worker, 3, &look, &d), d.sentence);
+    must(ms_since(start_us) >= 0.9 * CUDNN_LATE_MS, "a disturbed look did not wait");
+    start_us = bench_now_us();
+    must(!cudnn_backend.look(worker, 4, &look, &d), d.sentence);
+    must(ms_since(start_us) < 0.9 * CUDNN_LATE_MS, "who is late was waited for twice");
+    cudnn_backend.close(worker);
+    cudnn_free(worker);
+}
+
+static void a_look_waits_for_builders_only_if_its_time_needs_it(void **state)
+{
+    struct child c;
+    int last, status;
+
+    (void)state;
+    play();
+    build_ms = 1;
+    slow = 1;
+    c = run_child(looks_beside_a_slow_plan);
+    status = wait_for(&c, &last);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void expect_sweep(int status_signal, int last_in_hand)
@@ -547,6 +612,7 @@ int main(void)
         cmocka_unit_test(without_a_builder_all_is_the_callers),
         cmocka_unit_test(as_many_threads_as_are_of_use),
         cmocka_unit_test(a_worker_builds_ahead),
+        cmocka_unit_test(a_look_waits_for_builders_only_if_its_time_needs_it),
         cmocka_unit_test(a_fault_is_its_own_candidates),
         cmocka_unit_test(a_hang_is_its_own_candidates),
         cmocka_unit_test(no_threads_are_no_failure),
