@@ -42,6 +42,7 @@ struct device_job {
     const char *model, *layout; // NULL = adhoc
     bool has_incumbent;
     const char *incumbent; // what is served today, see sweep.h
+    const char *next;      // key that the same worker will probably get after it; NULL = no idea
     const char *resume;    // id of a journal to go on with; NULL = a new sweep
 };
 

@@ -53,6 +53,7 @@ static int make_sweep(struct device *d, const struct device_job *job, const char
         .look_deadline_min_ms = d->look_deadline_min_ms,
         .has_incumbent = job->has_incumbent,
         .incumbent = job->incumbent,
+        .next = job->next,
         .known = known,
         .ctx = d,
     };

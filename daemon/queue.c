@@ -361,7 +361,7 @@ static bool may_pick(const struct queue_item *row, uint32_t sections, uint64_t n
            row->due_ms <= now_ms;
 }
 
-struct queue_item *queue_pick(struct queue *q, uint32_t sections, uint64_t now_ms)
+static struct queue_item *first(const struct queue *q, uint32_t sections, uint64_t now_ms)
 {
     struct queue_item *best = NULL, *least = NULL;
 
@@ -381,8 +381,21 @@ struct queue_item *queue_pick(struct queue *q, uint32_t sections, uint64_t now_m
             row->own.tokens < least->own.tokens && may_pick(row, sections, now_ms))
             least = row;
     }
-    set_state(q, least, QUEUE_SWEEPING);
     return least;
+}
+
+struct queue_item *queue_pick(struct queue *q, uint32_t sections, uint64_t now_ms)
+{
+    struct queue_item *row = first(q, sections, now_ms);
+
+    if (row)
+        set_state(q, row, QUEUE_SWEEPING);
+    return row;
+}
+
+const struct queue_item *queue_peek(const struct queue *q, uint32_t sections, uint64_t now_ms)
+{
+    return first(q, sections, now_ms);
 }
 
 static uint64_t pause_ms(uint64_t first_ms, unsigned before)

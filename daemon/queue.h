@@ -103,6 +103,9 @@ int queue_add(
 // problems that differ in tokens only, the smallest bucket: what is hopeless there need not be
 // looked at again above.
 struct queue_item *queue_pick(struct queue *q, uint32_t sections, uint64_t now_ms);
+// The row that it would pick, which waits on. Only a guess at a later pick: until then more urgent
+// wishes may come, pauses end, and what is known by then is not swept.
+const struct queue_item *queue_peek(const struct queue *q, uint32_t sections, uint64_t now_ms);
 // Ends what was picked. `why` is copied. The row may be gone afterwards.
 void queue_end(
     struct queue *q, struct queue_item *item, enum queue_end how, const char *why, uint64_t now_ms);

@@ -142,7 +142,7 @@ static bool is_id(const char *id)
 static bool copy_setup(struct sweep *s, const struct sweep_setup *setup)
 {
     const char **texts[] = { &s->setup.id, &s->setup.key, &s->setup.section, &s->setup.model,
-        &s->setup.layout, &s->setup.date, &s->setup.incumbent };
+        &s->setup.layout, &s->setup.date, &s->setup.incumbent, &s->setup.next };
 
     s->setup = *setup;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)

@@ -82,7 +82,8 @@ struct sweep_setup {
     const struct fingerprint *environment; // that the worker must have
     uint64_t memory_cap_bytes;
     uint64_t start_deadline_ms, look_deadline_min_ms;
-    uint64_t seed; // of inputs, orders and resamples; 0 = made from key and id
+    uint64_t seed;    // of inputs, orders and resamples; 0 = made from key and id
+    const char *next; // key that will probably be swept after it; NULL = no idea
     // What is served today: a tactic as canonical JSON, or native (NULL); nothing if not
     // has_incumbent. A noisy default is no incumbent.
     bool has_incumbent;

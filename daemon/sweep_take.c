@@ -101,6 +101,8 @@ void sweep_act_take_hello(struct sweep *s, const struct sweep_event *e)
     s->open.problem = s->setup.key;
     REC_SET(&s->open, open, seed, s->setup.seed);
     REC_SET(&s->open, open, memory_cap_bytes, s->setup.memory_cap_bytes);
+    // What a worker does ahead may be what the last one died of: this one does the problem alone.
+    s->open.next = s->deaths || s->losses ? NULL : s->setup.next;
     sweep_send(s, LINE_open, &s->open);
     sweep_set_deadline(s, SWEEP_OPEN_MS);
 }

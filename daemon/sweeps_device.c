@@ -44,6 +44,7 @@ static bool need_next(void *ctx, struct device *d, uint32_t sections, struct dev
         .key = item->key,
         .model = item->model,
         .layout = item->layout };
+    job->next = sweeps_peek(s, item, sections);
     job->resume = sweeps_take_left(s, item);
     if (sweeps_served(s, item->section, item->key, &served) &&
         !(served.kind == KIND_DEFAULT && served.entry->state == ENTRY_NOISY)) {

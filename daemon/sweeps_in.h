@@ -117,6 +117,9 @@ bool sweeps_over_budget(struct sweeps *s, uint64_t now_ms);
 void sweeps_on_quiet(void *ctx); // others let the CPUs be
 // The next problem for a device; NULL = none now.
 struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint32_t sections);
+// The key that would be picked after `item`, if the same section's worker would get it; NULL = no
+// idea. Valid until the queue changes.
+const char *sweeps_peek(struct sweeps *s, const struct queue_item *item, uint32_t sections);
 // --- sweeps_gpus.c ---
 // Makes the inventory, if a section has a GPU. Returns 0 or -errno with `d` filled.
 int sweeps_gpus_new(struct sweeps *s, const char *launcher, struct diag *d);

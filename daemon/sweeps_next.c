@@ -81,10 +81,19 @@ static void drop_known(struct sweeps *s, struct queue_item *item, uint64_t now_m
     queue_end(s->queue, item, QUEUE_END_DONE, NULL, now_ms);
 }
 
+// Does a table answer it, so that it need not be swept?
+static bool is_known(struct sweeps *s, const struct queue_item *item)
+{
+    struct store_answer served;
+
+    return !item->forced && item->class != QUEUE_REVALIDATION && !item->again &&
+           sweeps_served(s, item->section, item->key, &served) &&
+           generation_settles(store_generation(s->store), &served);
+}
+
 struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint32_t sections)
 {
     uint64_t now = uv_now(s->loop);
-    struct store_answer served;
     struct queue_item *item;
 
     if (!s->is_scanned || s->is_closing)
@@ -94,15 +103,18 @@ struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint3
     if (queue_due_ms(s->queue, sections, now) || !may_start(s, slot, now))
         return NULL;
     while ((item = queue_pick(s->queue, sections, now))) {
-        bool known = !item->forced && item->class != QUEUE_REVALIDATION && !item->again &&
-                     sweeps_served(s, item->section, item->key, &served) &&
-                     generation_settles(store_generation(s->store), &served);
-
-        if (!known)
+        if (!is_known(s, item))
             return item;
         drop_known(s, item, now);
     }
     return NULL;
+}
+
+const char *sweeps_peek(struct sweeps *s, const struct queue_item *item, uint32_t sections)
+{
+    const struct queue_item *next = queue_peek(s->queue, sections, uv_now(s->loop));
+
+    return next && next->section == item->section && !is_known(s, next) ? next->key : NULL;
 }
 
 static void queue_one(struct sweeps *s, uint32_t section, const struct key *key, const char *model,

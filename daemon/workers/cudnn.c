@@ -13,6 +13,7 @@
 #include "daemon/workers/cudnn_builder.h"
 #include "daemon/workers/cudnn_graph.h"
 #include "daemon/workers/cudnn_library.h"
+#include "daemon/workers/cudnn_next.h"
 #include "daemon/workers/cudnn_plan.h"
 #include "daemon/workers/cudnn_problem.h"
 #include "daemon/workers/cudnn_rejected.h"
@@ -23,6 +24,9 @@
 #define MICROS_A_SECOND 1e6
 // The first of an engine loads a library of hundreds of megabytes; the rest take 0.03 to 0.3 s.
 #define BUILD_MS 20000
+// CPUs that builders of the next problem leave alone: this thread's, for what a launch costs the
+// host is measured, and one for the driver's.
+#define CPUS_OF_OURS 2
 
 struct launch { // what a launch of the frame's is made of
     struct cudnn *c;
@@ -40,6 +44,10 @@ struct open {
     char kernel[GPU_NAME_BYTES];
     double opening_s, checking_s, timing_s; // waiting for plans is in plans
     uint64_t launches;
+    struct key next; // probably opened after it
+    bool has_next;   // and nobody builds for it yet
+    bool is_taken;   // it was that of the one before: its list was there
+    uint64_t built;  // so many plans as well
 };
 
 struct cudnn {
@@ -58,6 +66,14 @@ static double seconds_since(double start_us)
 
 // --- hello ---
 
+static struct cudnn_builder *new_builder(struct cudnn *c)
+{
+    const unsigned cpus = cpus_usable(CUDNN_MAX_BUILDERS + CPUS_OF_OURS);
+
+    return cudnn_builder_new(
+        &c->library, c->gpu, cpus, cpus > CPUS_OF_OURS ? cpus - CPUS_OF_OURS : 1);
+}
+
 static int cudnn_hello(void *self, struct fingerprint *out, struct diag *d)
 {
     struct cudnn *c = self;
@@ -68,7 +84,7 @@ static int cudnn_hello(void *self, struct fingerprint *out, struct diag *d)
     if (r)
         return r;
     if (!c->builder)
-        c->builder = cudnn_builder_new(&c->library, c->gpu, cpus_usable(CUDNN_MAX_BUILDERS));
+        c->builder = new_builder(c);
     gpu_facts(c->gpu, out);
     libhash_of(c->library.code, out->value[FACT_library_hash]);
     fingerprint_seal(out);
@@ -85,10 +101,12 @@ static void say_listed(const struct open *q)
     const struct cudnn_space *s = &q->space;
 
     fprintf(stderr,
-        "cudnn: open: %zu candidates of %llu engines in %.2f s, listing %.3f, native's plan "
-        "%.3f; configurations: %llu tried, of these %llu refused; %llu known to be refused, %llu "
+        "cudnn: open: %zu candidates of %llu engines in %.2f s, listing %.3f%s, native's plan "
+        "%.3f; %llu plans there already; configurations: %llu tried, of these %llu refused; %llu "
+        "known to be refused, %llu "
         "beyond the workspace, %llu left out: %s\n",
-        s->n, (unsigned long long)s->engines, q->opening_s, s->listing_s, q->plans.waited_s,
+        s->n, (unsigned long long)s->engines, q->opening_s, s->listing_s,
+        q->is_taken ? " ahead" : "", q->plans.waited_s, (unsigned long long)q->built,
         (unsigned long long)s->tried, (unsigned long long)s->refused, (unsigned long long)s->known,
         (unsigned long long)s->too_large, (unsigned long long)s->left_out, q->key);
 }
@@ -164,6 +182,19 @@ static void build_ahead(struct cudnn *c)
     q->plans.builder = c->builder;
 }
 
+// The list and its plans: made ahead, or the list now and the plans from now on.
+static int list_candidates(struct cudnn *c, const struct worker_open *open, struct diag *d)
+{
+    struct open *q = c->open;
+
+    q->is_taken = cudnn_next_take(c->builder, &c->library, open->key, &c->rejected, &q->space);
+    if (!q->is_taken)
+        return cudnn_space_init(&q->space, &q->plans, &q->problem, d);
+    q->built = cudnn_builder_ahead(c->builder).built;
+    q->plans.builder = c->builder;
+    return 0;
+}
+
 static int open_problem(struct cudnn *c, const struct worker_open *open, struct diag *d)
 {
     struct open *q = c->open;
@@ -175,14 +206,15 @@ static int open_problem(struct cudnn *c, const struct worker_open *open, struct 
     if (!r)
         r = cudnn_graph_init(&q->graph, &c->library, &q->problem, d);
     if (!r)
-        r = cudnn_space_init(&q->space, &q->plans, &q->problem, d);
+        r = list_candidates(c, open, d);
     if (r)
         return r;
     workspace_bytes = cudnn_space_workspace(&q->space);
     r = check_cap(c, workspace_bytes, open->memory_cap_bytes, d);
     if (r)
         return r;
-    build_ahead(c);
+    if (!q->is_taken)
+        build_ahead(c);
     return cudnn_tensors_init(
         &q->tensors, c->gpu, &c->library, &q->problem, workspace_bytes, open->seed, d);
 }
@@ -205,6 +237,10 @@ static int cudnn_open(void *self, const struct worker_open *open, struct diag *d
         .class = cudnn_rejected_class(open->key) };
     gpu_cap(c->gpu, open->memory_cap_bytes);
     r = open_problem(c, open, d);
+    cudnn_builder_drop_next(c->builder); // if it was not come to
+    q->has_next = open->next != NULL;
+    if (q->has_next)
+        q->next = *open->next;
     if (r) {
         give_back(c);
         return r;
@@ -307,11 +343,44 @@ static void pause_building(struct cudnn *c)
     c->open->plans.waited_s += seconds_since(start_us);
 }
 
-// The plan is there, and nobody builds another, before anything is traced or timed: a compiler's
-// kernels are not the candidate's.
-static int cudnn_look(void *self, size_t i, struct worker_look *out, struct diag *d)
+// Builders go on meanwhile: the gate hides what they cost the host, unless the driver keeps a
+// launch waiting (a kernel is loaded) until the gate gives up. Such a time is taken again, without
+// them.
+static bool is_disturbed(const struct cudnn *c)
 {
-    struct cudnn *c = self;
+    return gpu_gave_up(c->gpu) && cudnn_builder_is_working(c->builder);
+}
+
+// After the last look: what is left needs no plan that is not there, so threads may build for
+// others.
+static void go_on(struct cudnn *c)
+{
+    struct open *q = c->open;
+    char key[KEY_MAX_BYTES];
+
+    if (!q->has_next)
+        return;
+    q->has_next = false;
+    (void)key_print(&q->next, key);
+    if (strcmp(key, q->key) != 0)
+        cudnn_next_begin(c->builder, &q->next, &c->rejected);
+}
+
+static int look_cold(
+    struct cudnn *c, const struct gpu_launch *launch, struct worker_sample *out, struct diag *d)
+{
+    int r = gpu_launch_cold(c->gpu, launch, out, d);
+
+    if (r || !is_disturbed(c))
+        return r;
+    pause_building(c);
+    r = gpu_launch_cold(c->gpu, launch, out, d);
+    cudnn_builder_resume(c->builder);
+    return r;
+}
+
+static int look(struct cudnn *c, size_t i, struct worker_look *out, struct diag *d)
+{
     struct open *q = c->open;
     struct launch l = { c, i, 0 };
     const struct gpu_launch launch = launch_of(&l);
@@ -320,17 +389,25 @@ static int cudnn_look(void *self, size_t i, struct worker_look *out, struct diag
 
     if (r)
         return r;
-    pause_building(c);
     built_us = bench_now_us();
     gpu_limit(c->gpu, out->limit_ms);
     r = gpu_launch_named(c->gpu, &launch, q->kernel, d);
     out->first_us = bench_now_us() - start_us;
     out->kernel = !r && q->kernel[0] ? q->kernel : NULL;
     if (!r)
-        r = gpu_launch_cold(c->gpu, &launch, &out->timed, d);
+        r = look_cold(c, &launch, &out->timed, d);
     gpu_limit(c->gpu, 0);
     q->timing_s += seconds_since(built_us);
-    cudnn_builder_resume(c->builder);
+    return r;
+}
+
+static int cudnn_look(void *self, size_t i, struct worker_look *out, struct diag *d)
+{
+    struct cudnn *c = self;
+    int r = look(c, i, out, d);
+
+    if (i + 1 == c->open->space.n)
+        go_on(c);
     return r;
 }
 
@@ -355,6 +432,7 @@ static void settle(struct cudnn *c)
     double start_us = bench_now_us();
 
     cudnn_builder_settle(c->builder);
+    go_on(c);
     c->open->plans.waited_s += seconds_since(start_us);
 }
 
@@ -374,6 +452,10 @@ static int run(struct cudnn *c, size_t i,
         return r;
     start_us = bench_now_us();
     r = launch_as(c->gpu, &launch, out, d);
+    if (!r && is_disturbed(c)) {
+        pause_building(c); // for the rest of the rounds: it would happen again
+        r = launch_as(c->gpu, &launch, out, d);
+    }
     c->open->timing_s += seconds_since(start_us);
     return r;
 }

@@ -39,9 +39,18 @@ struct job {
     cudnnBackendDescriptor_t plan;
 };
 
+enum list_state {
+    LIST_IS_THERE,
+    LIST_IS_WANTED,
+    LIST_IS_BEING_MADE,
+    LIST_IS_NONE, // and will not be
+};
+
 // A problem's. A thread that does not come back in time keeps it alive; the last one in it ends it.
 struct batch {
     struct cudnn_problem problem; // no pointer of it is followed
+    enum list_state list;
+    struct cudnn_lister lister; // of what was the next problem
     struct job jobs[CUDNN_MAX_AHEAD];
     size_t n, next;
     unsigned users;
@@ -69,14 +78,14 @@ struct thread {
 struct cudnn_builder {
     const struct cudnn_library *l;
     struct gpu *g;
-    unsigned wanted, n;
+    unsigned wanted, beside, n;
     bool is_started, is_ending, is_paused, is_distrusted;
     atomic_bool is_off; // a thread has met a fault
     int bell;           // rung whenever a thread has done something
     pthread_mutex_t lock;
     pthread_mutex_t handles; // making one
     pthread_cond_t work;
-    struct batch *batch;
+    struct batch *batch, *next; // the open problem's, and the one after it
     struct thread threads[CUDNN_MAX_BUILDERS];
 };
 
@@ -122,9 +131,12 @@ static void ring(const struct cudnn_builder *b)
     (void)r; // full is as good as rung
 }
 
+// What is waited for: of a batch, or of all with NULL.
+typedef bool condition(const struct cudnn_builder *b, const struct batch *h, size_t i);
+
 // Until `is` holds, which is asked under the lock. False: it did not within `limit_ms`.
 static bool wait_until(
-    struct cudnn_builder *b, bool (*is)(struct cudnn_builder *, size_t), size_t i, int limit_ms)
+    struct cudnn_builder *b, condition *is, const struct batch *h, size_t i, int limit_ms)
 {
     const double start_us = bench_now_us();
 
@@ -136,7 +148,7 @@ static bool wait_until(
         bool holds;
 
         pthread_mutex_lock(&b->lock);
-        holds = is(b, i);
+        holds = is(b, h, i);
         pthread_mutex_unlock(&b->lock);
         if (holds)
             return true;
@@ -151,25 +163,25 @@ static bool wait_until(
     }
 }
 
-static bool is_building(const struct thread *t)
+static bool is_building(const struct thread *t, const struct batch *h)
 {
-    return t->is_busy && !atomic_load(&t->fault);
+    return t->is_busy && (!h || t->batch == h) && !atomic_load(&t->fault);
 }
 
-static bool is_quiet(struct cudnn_builder *b, size_t unused)
+static bool is_quiet(const struct cudnn_builder *b, const struct batch *h, size_t unused)
 {
     (void)unused;
     for (unsigned i = 0; i < b->n; i++)
-        if (is_building(&b->threads[i]) && !b->threads[i].is_late)
+        if (is_building(&b->threads[i], h) && !b->threads[i].is_late)
             return false;
     return true;
 }
 
-static bool is_empty(struct cudnn_builder *b, size_t unused)
+static bool is_empty(const struct cudnn_builder *b, const struct batch *h, size_t unused)
 {
     (void)unused;
     for (unsigned i = 0; i < b->n; i++)
-        if (is_building(&b->threads[i]))
+        if (is_building(&b->threads[i], h))
             return false;
     return true;
 }
@@ -182,17 +194,45 @@ static void end_batch(struct batch *h, const struct cudnn_library *l)
         cudnn_drop(l, h->jobs[i].plan);
         free(h->jobs[i].text);
     }
+    if (h->lister.drop)
+        h->lister.drop(h->lister.ctx, l);
     for (unsigned i = 0; i < CUDNN_MAX_BUILDERS; i++)
         cudnn_graph_fini(&h->graphs[i], l);
     free(h);
 }
 
-static bool has_work(const struct cudnn_builder *b, const struct thread *t)
+static void set_jobs(struct batch *h, const char *const *tactics, size_t n)
 {
-    const struct batch *h = b->batch;
+    h->n = n < CUDNN_MAX_AHEAD ? n : CUDNN_MAX_AHEAD;
+    for (size_t i = 0; i < h->n; i++) {
+        h->jobs[i].text = tactics[i] ? strdup(tactics[i]) : NULL;
+        h->jobs[i].state = h->jobs[i].text ? JOB_WAITING : JOB_GONE;
+    }
+}
 
-    return h && !b->is_paused && !atomic_load(&b->is_off) && !h->is_settled &&
-           !h->has_no_graph[t->id] && h->next < h->n;
+static bool has_work(const struct batch *h, const struct thread *t)
+{
+    return h && !h->is_settled && !h->has_no_graph[t->id] &&
+           (h->list == LIST_IS_WANTED || (h->list == LIST_IS_THERE && h->next < h->n));
+}
+
+// Who hangs counts too: it may well be using a CPU.
+static unsigned count_busy(const struct cudnn_builder *b)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < b->n; i++)
+        n += b->threads[i].is_busy;
+    return n;
+}
+
+static struct batch *find_work(const struct cudnn_builder *b, const struct thread *t)
+{
+    if (b->is_paused || atomic_load(&b->is_off))
+        return NULL;
+    if (has_work(b->batch, t))
+        return b->batch;
+    return has_work(b->next, t) && count_busy(b) < b->beside ? b->next : NULL;
 }
 
 // These three run without the lock.
@@ -244,6 +284,21 @@ static void build_next(struct thread *t, struct batch *h)
     job->state = plan ? JOB_BUILT : JOB_GONE;
 }
 
+// All of it without the lock: nobody else looks at a list that is being made.
+static void list(struct thread *t, struct batch *h)
+{
+    const char *tactics[CUDNN_MAX_AHEAD];
+    size_t n;
+
+    h->list = LIST_IS_BEING_MADE;
+    pthread_mutex_unlock(&t->b->lock);
+    n = h->lister.list(h->lister.ctx, &t->library, &h->graphs[t->id], &h->problem, tactics);
+    set_jobs(h, tactics, n);
+    pthread_mutex_lock(&t->b->lock);
+    h->list = n ? LIST_IS_THERE : LIST_IS_NONE;
+    pthread_cond_broadcast(&t->b->work);
+}
+
 static void prepare(struct thread *t, struct batch *h)
 {
     bool is_good;
@@ -262,10 +317,12 @@ static void work(struct thread *t, struct batch *h)
     t->job = NO_JOB;
     t->is_busy = true;
     h->users++;
-    if (h->has_graph[t->id])
-        build_next(t, h);
-    else
+    if (!h->has_graph[t->id])
         prepare(t, h);
+    else if (h->list == LIST_IS_WANTED)
+        list(t, h);
+    else if (has_work(h, t))
+        build_next(t, h);
     h->users--;
     if (h->is_closed && !h->users) {
         // With the lock a fault in here would stop everybody.
@@ -288,8 +345,10 @@ static void *run_thread(void *arg)
     pthread_mutex_lock(&b->lock);
     if (gpu_enter_thread(b->g) == 0)
         while (!b->is_ending) {
-            if (has_work(b, t))
-                work(t, b->batch);
+            struct batch *h = find_work(b, t);
+
+            if (h)
+                work(t, h);
             else
                 pthread_cond_wait(&b->work, &b->lock);
         }
@@ -337,7 +396,7 @@ static void start(struct cudnn_builder *b)
 }
 
 struct cudnn_builder *cudnn_builder_new(
-    const struct cudnn_library *l, struct gpu *g, unsigned threads)
+    const struct cudnn_library *l, struct gpu *g, unsigned threads, unsigned beside)
 {
     struct cudnn_builder *b = calloc(1, sizeof *b);
 
@@ -346,6 +405,7 @@ struct cudnn_builder *cudnn_builder_new(
     b->l = l;
     b->g = g;
     b->wanted = threads < CUDNN_MAX_BUILDERS ? threads : CUDNN_MAX_BUILDERS;
+    b->beside = beside ? beside : 1;
     b->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (b->bell < 0)
         b->wanted = 0;
@@ -378,12 +438,13 @@ bool cudnn_builder_free(struct cudnn_builder *b)
 
     if (!b)
         return true;
+    cudnn_builder_drop_next(b);
     cudnn_builder_close(b);
     pthread_mutex_lock(&b->lock);
     b->is_ending = true;
     pthread_cond_broadcast(&b->work);
     pthread_mutex_unlock(&b->lock);
-    (void)wait_until(b, is_empty, 0, CUDNN_CLOSE_MS);
+    (void)wait_until(b, is_empty, NULL, 0, CUDNN_CLOSE_MS);
     for (unsigned i = 0; i < b->n; i++)
         is_whole = join(&b->threads[i]) && is_whole;
     if (!is_whole)
@@ -401,64 +462,74 @@ bool cudnn_builder_free(struct cudnn_builder *b)
 
 // --- a problem ---
 
-static struct batch *make_batch(const struct cudnn_problem *p, const char *const *tactics, size_t n)
+static struct batch *make_batch(const struct cudnn_problem *p)
 {
     struct batch *h = calloc(1, sizeof *h);
 
-    if (!h)
-        return NULL;
-    h->problem = *p;
-    h->n = n < CUDNN_MAX_AHEAD ? n : CUDNN_MAX_AHEAD;
-    for (size_t i = 0; i < h->n; i++) {
-        h->jobs[i].text = tactics[i] ? strdup(tactics[i]) : NULL;
-        h->jobs[i].state = h->jobs[i].text ? JOB_WAITING : JOB_GONE;
-    }
+    if (h)
+        h->problem = *p;
     return h;
+}
+
+static void go(struct cudnn_builder *b)
+{
+    b->is_paused = false;
+    pthread_cond_broadcast(&b->work);
 }
 
 void cudnn_builder_open(
     struct cudnn_builder *b, const struct cudnn_problem *p, const char *const *tactics, size_t n)
 {
+    struct batch *h;
+
     if (!b || atomic_load(&b->is_off))
         return;
     assert(!b->batch);
     if (!b->is_started)
         start(b);
-    if (!b->n)
+    h = b->n ? make_batch(p) : NULL;
+    if (!h)
         return;
+    set_jobs(h, tactics, n);
     pthread_mutex_lock(&b->lock);
-    b->batch = make_batch(p, tactics, n);
-    b->is_paused = false;
-    pthread_cond_broadcast(&b->work);
+    b->batch = h;
+    go(b);
     pthread_mutex_unlock(&b->lock);
 }
 
-void cudnn_builder_close(struct cudnn_builder *b)
+// Takes it out of the threads' sight; who is in it keeps it alive.
+static void close_batch(struct cudnn_builder *b, struct batch **at)
 {
-    struct batch *h = b ? b->batch : NULL;
+    struct batch *h = *at;
     bool is_last;
 
-    if (!h)
-        return;
     pthread_mutex_lock(&b->lock);
-    h->is_settled = true;
-    pthread_mutex_unlock(&b->lock);
-    (void)wait_until(b, is_empty, 0, CUDNN_CLOSE_MS);
-    pthread_mutex_lock(&b->lock);
-    b->batch = NULL;
-    h->is_closed = true;
+    *at = NULL;
+    h->is_settled = h->is_closed = true;
     is_last = !h->users;
     pthread_mutex_unlock(&b->lock);
     if (is_last)
         end_batch(h, b->l);
 }
 
-static bool is_decided(struct cudnn_builder *b, size_t i)
+void cudnn_builder_close(struct cudnn_builder *b)
 {
-    if (b->batch->jobs[i].state != JOB_BUILDING)
+    if (!b || !b->batch)
+        return;
+    pthread_mutex_lock(&b->lock);
+    b->batch->is_settled = true;
+    go(b);
+    pthread_mutex_unlock(&b->lock);
+    (void)wait_until(b, is_empty, b->batch, 0, CUDNN_CLOSE_MS);
+    close_batch(b, &b->batch);
+}
+
+static bool is_decided(const struct cudnn_builder *b, const struct batch *h, size_t i)
+{
+    if (h->jobs[i].state != JOB_BUILDING)
         return true;
     for (unsigned k = 0; k < b->n; k++)
-        if (b->threads[k].batch == b->batch && b->threads[k].job == i)
+        if (b->threads[k].batch == h && b->threads[k].job == i)
             return atomic_load(&b->threads[k].fault) != 0;
     return true;
 }
@@ -475,7 +546,7 @@ cudnnBackendDescriptor_t cudnn_builder_take(struct cudnn_builder *b, size_t i)
     if (job->state == JOB_WAITING)
         job->state = JOB_GONE;
     pthread_mutex_unlock(&b->lock);
-    (void)wait_until(b, is_decided, i, MILLIS_FOR_EVER);
+    (void)wait_until(b, is_decided, b->batch, i, MILLIS_FOR_EVER);
     if (atomic_load(&b->is_off))
         cudnn_builder_pause(b);
     pthread_mutex_lock(&b->lock);
@@ -496,28 +567,113 @@ void cudnn_builder_distrust(struct cudnn_builder *b)
         b->is_distrusted = true;
 }
 
+bool cudnn_builder_is_distrusted(const struct cudnn_builder *b)
+{
+    return b && b->is_distrusted;
+}
+
+// --- the next problem ---
+
+void cudnn_builder_begin_next(
+    struct cudnn_builder *b, const struct cudnn_problem *p, const struct cudnn_lister *lister)
+{
+    struct batch *h = b && b->n && !atomic_load(&b->is_off) ? make_batch(p) : NULL;
+
+    if (!h) {
+        lister->drop(lister->ctx, b ? b->l : NULL);
+        return;
+    }
+    assert(!b->next);
+    h->lister = *lister;
+    h->list = LIST_IS_WANTED;
+    pthread_mutex_lock(&b->lock);
+    b->next = h;
+    pthread_cond_broadcast(&b->work);
+    pthread_mutex_unlock(&b->lock);
+}
+
+void *cudnn_builder_next(struct cudnn_builder *b)
+{
+    return b && b->next ? b->next->lister.ctx : NULL;
+}
+
+static bool is_list_decided(const struct cudnn_builder *b, const struct batch *h, size_t unused)
+{
+    (void)unused;
+    return h->list != LIST_IS_BEING_MADE || atomic_load(&b->is_off);
+}
+
+void *cudnn_builder_adopt_next(struct cudnn_builder *b)
+{
+    struct batch *h = b ? b->next : NULL;
+    bool is_listed;
+
+    if (!h)
+        return NULL;
+    assert(!b->batch);
+    (void)wait_until(b, is_list_decided, h, 0, CUDNN_LATE_MS);
+    pthread_mutex_lock(&b->lock);
+    is_listed = h->list == LIST_IS_THERE;
+    if (is_listed) {
+        b->batch = h;
+        b->next = NULL;
+        go(b);
+    }
+    pthread_mutex_unlock(&b->lock);
+    if (is_listed)
+        return h->lister.ctx;
+    close_batch(b, &b->next);
+    return NULL;
+}
+
+void cudnn_builder_drop_next(struct cudnn_builder *b)
+{
+    if (b && b->next)
+        close_batch(b, &b->next);
+}
+
+// --- quiet ---
+
+bool cudnn_builder_is_working(struct cudnn_builder *b)
+{
+    bool is_working = false;
+
+    if (!b || !b->n)
+        return false;
+    pthread_mutex_lock(&b->lock);
+    for (unsigned i = 0; i < b->n; i++)
+        is_working = is_working || find_work(b, &b->threads[i]);
+    is_working = is_working || !is_quiet(b, NULL, 0);
+    pthread_mutex_unlock(&b->lock);
+    return is_working;
+}
+
+static void wait_for_quiet(struct cudnn_builder *b, const struct batch *h)
+{
+    if (wait_until(b, is_quiet, h, 0, CUDNN_LATE_MS))
+        return;
+    pthread_mutex_lock(&b->lock);
+    for (unsigned i = 0; i < b->n; i++)
+        b->threads[i].is_late = b->threads[i].is_late || is_building(&b->threads[i], h);
+    pthread_mutex_unlock(&b->lock);
+}
+
 void cudnn_builder_pause(struct cudnn_builder *b)
 {
-    if (!b || !b->batch)
+    if (!b || !b->n)
         return;
     pthread_mutex_lock(&b->lock);
     b->is_paused = true;
     pthread_mutex_unlock(&b->lock);
-    if (wait_until(b, is_quiet, 0, CUDNN_LATE_MS))
-        return;
-    pthread_mutex_lock(&b->lock);
-    for (unsigned i = 0; i < b->n; i++)
-        b->threads[i].is_late = b->threads[i].is_busy;
-    pthread_mutex_unlock(&b->lock);
+    wait_for_quiet(b, NULL);
 }
 
 void cudnn_builder_resume(struct cudnn_builder *b)
 {
-    if (!b || !b->batch)
+    if (!b || !b->n)
         return;
     pthread_mutex_lock(&b->lock);
-    b->is_paused = false;
-    pthread_cond_broadcast(&b->work);
+    go(b);
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -528,7 +684,7 @@ void cudnn_builder_settle(struct cudnn_builder *b)
     pthread_mutex_lock(&b->lock);
     b->batch->is_settled = true;
     pthread_mutex_unlock(&b->lock);
-    cudnn_builder_pause(b);
+    wait_for_quiet(b, b->batch);
 }
 
 struct cudnn_ahead cudnn_builder_ahead(struct cudnn_builder *b)

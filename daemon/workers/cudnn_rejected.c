@@ -58,6 +58,19 @@ void cudnn_rejected_add(struct cudnn_rejected *r, uint64_t class, const char *ta
     r->seen[at] = h;
 }
 
+bool cudnn_rejected_copy(const struct cudnn_rejected *from, struct cudnn_rejected *to)
+{
+    memset(to, 0, sizeof *to);
+    if (!from->seen)
+        return true;
+    to->seen = malloc(SLOTS * sizeof *to->seen);
+    if (!to->seen)
+        return false;
+    memcpy(to->seen, from->seen, SLOTS * sizeof *to->seen);
+    to->n = from->n;
+    return true;
+}
+
 void cudnn_rejected_fini(struct cudnn_rejected *r)
 {
     free(r->seen);

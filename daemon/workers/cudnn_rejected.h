@@ -21,4 +21,6 @@ struct cudnn_rejected {
 uint64_t cudnn_rejected_class(const struct key *k);
 bool cudnn_rejected_has(const struct cudnn_rejected *r, uint64_t class, const char *tactic);
 void cudnn_rejected_add(struct cudnn_rejected *r, uint64_t class, const char *tactic);
+// False: no memory; then `to` is empty.
+bool cudnn_rejected_copy(const struct cudnn_rejected *from, struct cudnn_rejected *to);
 void cudnn_rejected_fini(struct cudnn_rejected *r);

@@ -146,6 +146,8 @@ static bool accepts(
         cudnn_said(w->l, s, w->why);
         if (cudnn_cannot(s))
             cudnn_rejected_add(w->plans->rejected, w->plans->class, text);
+        else
+            w->s->unsure++;
         return false;
     }
     read_workspace(w, config, workspace_bytes);
@@ -344,6 +346,7 @@ static void list_heuristics(struct lister *w, cudnnBackendHeurMode_t mode)
             CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &n, configs);
     if (s)
         cudnn_said(w->l, s, w->why);
+    w->s->unsure += s && !cudnn_cannot(s);
     for (int64_t i = 0; !s && i < n; i++)
         list_config(w, configs[i]);
     for (int64_t i = 0; i < most; i++)

@@ -31,6 +31,7 @@ struct cudnn_space {
     size_t n;
     // What the library was asked for, and how it answered.
     uint64_t tried, refused, known, too_large, left_out;
+    uint64_t unsure;  // refusals that another try may not meet: the library ran out of something
     uint64_t engines; // that can run something
     double listing_s; // without native's plan
 };

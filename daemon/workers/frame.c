@@ -150,12 +150,24 @@ static int say_opened(struct frame *f)
     return r ? r : say(f, LINE_opened, &opened);
 }
 
+// The key that may come next. A bad one is no error: nothing depends on it.
+static const struct key *read_next(const struct frame *f, const char *text, struct key *out)
+{
+    bool is_good = text && !key_parse(text, strlen(text), out, NULL) && !out->blank &&
+                   !strcmp(key_backend(out), f->backend->name);
+
+    return is_good ? out : NULL;
+}
+
 static int on_open(struct frame *f, const void *rec)
 {
     const struct rec_open *open = rec;
     struct diag d = { 0 };
-    struct key key;
-    struct worker_open o = { &key, open->seed, open->memory_cap_bytes };
+    struct key key, next;
+    struct worker_open o = { .key = &key,
+        .seed = open->seed,
+        .memory_cap_bytes = open->memory_cap_bytes,
+        .next = read_next(f, open->next, &next) };
     int r;
 
     if (f->is_open)

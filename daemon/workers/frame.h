@@ -30,6 +30,7 @@ struct worker_open {
     const struct key *key;
     uint64_t seed;             // of inputs and checks
     uint64_t memory_cap_bytes; // the most the problem may take, inputs and reference included
+    const struct key *next;    // opened after it, perhaps; NULL = no idea
 };
 
 struct worker_sample {

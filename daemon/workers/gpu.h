@@ -121,6 +121,9 @@ int gpu_launch_named(
 // `call` cost the host.
 int gpu_launch_cold(
     struct gpu *g, const struct gpu_launch *l, struct worker_sample *out, struct diag *d);
+// Did the gate of the last timed launch open by itself, all attempts made? Then device_us has some
+// of the host's time in it.
+bool gpu_gave_up(const struct gpu *g);
 // The same without flush, after one untimed launch: only for comparisons of methods.
 int gpu_launch_hot(
     struct gpu *g, const struct gpu_launch *l, struct worker_sample *out, struct diag *d);

@@ -217,10 +217,15 @@ int gpu_launch_cold(
             flush(g);
         touch(g, l);
         r = launch_gated(g, l, true, out, d);
-        if (g->board->gave_up != g->turn)
+        if (!gpu_gave_up(g))
             break;
     }
     return r;
+}
+
+bool gpu_gave_up(const struct gpu *g)
+{
+    return g->turn && g->board->gave_up == g->turn;
 }
 
 int gpu_launch_hot(

@@ -16,7 +16,8 @@
 //   memory.
 //                       Both may stand often
 //   backend=onednn      program=..., method=...    fact.NAME=VALUE of the fingerprint
-//   once=FILE           misbehave only while FILE does not exist; the first fault creates it
+//   opens=FILE          each open adds a line to it: the problem, a blank, what it is told comes
+//   next once=FILE           misbehave only while FILE does not exist; the first fault creates it
 // Events: hello open look check run close. Behaviours:
 //   crash:SIGNAL exit:STATUS hang ignore (hang, deaf to SIGTERM) spin
 //   fail:WORDS (look, check, run)   refuse:unsupported|memory (open)   lie, nan, unsteady, blind
@@ -61,7 +62,7 @@ struct fake {
     size_t n, n_hot;
     double growth, jitter, jit_us;
     unsigned long long seed, sleep, flush_ms, start_ms;
-    char once[256];
+    char once[256], opens[256];
     struct order orders[MAX_ORDERS];
     size_t n_orders;
     struct cannot cannot[MAX_CANNOT];
@@ -217,6 +218,8 @@ static void read_word(struct fake *f, const char *word)
         read_cannot(f, equals + 1, name[0] == 't');
     else if (!strcmp(name, "once"))
         snprintf(f->once, sizeof f->once, "%s", equals + 1);
+    else if (!strcmp(name, "opens"))
+        snprintf(f->opens, sizeof f->opens, "%s", equals + 1);
     else if (!strncmp(name, "fact.", 5) && fact_named(name + 5) != FACT_COUNT)
         snprintf(f->facts.value[fact_named(name + 5)], FACT_VALUE_BYTES, "%s", equals + 1);
     else if (is_event(name))
@@ -412,12 +415,27 @@ static int fake_hello(void *self, struct fingerprint *out, struct diag *d)
     return 0;
 }
 
+static void note_open(const struct fake *f, const struct worker_open *open)
+{
+    char text[KEY_MAX_BYTES], next[KEY_MAX_BYTES] = "";
+    FILE *out = f->opens[0] ? fopen(f->opens, "ae") : NULL;
+
+    if (!out)
+        return;
+    (void)key_print(open->key, text);
+    if (open->next)
+        (void)key_print(open->next, next);
+    fprintf(out, "%s %s\n", text, next);
+    fclose(out);
+}
+
 static int fake_open(void *self, const struct worker_open *open, struct diag *d)
 {
     struct fake *f = self;
     const struct order *o = misbehave(f, "open", ANY);
     char text[KEY_MAX_BYTES];
 
+    note_open(f, open);
     (void)key_print(open->key, text);
     for (size_t i = 0; i < f->n_cannot; i++)
         if (!strcmp(f->cannot[i].key, text)) {

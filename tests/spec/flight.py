@@ -71,6 +71,26 @@ def test_a_storm_of_problems_is_swept_each_once(build):
         expect(d.counter("sweeps_started") == len(keys), "not one sweep each", d.counter("sweeps_started"))
 
 
+def opened(d, *scenario):
+    """[(problem, what its worker was told comes next)] of two problems that were wanted at once, as they were opened."""
+    path = d.dir / "opens"
+    with d.fake(*CLEAR, f"opens={path}", *scenario):
+        d.wait_ready()
+        code, told, _ = d.tunectl("want", key(64), key(128), "--as", "cpu")
+        expect(code == 0 and told["queued"] == 2, "not both are queued", told)
+        d.wait_answer(key(64))
+        d.wait_answer(key(128))
+        return [tuple(line.split(" ")) for line in path.read_text().splitlines()]
+
+
+def test_a_worker_is_told_what_probably_comes_next(build):
+    told = opened(Daemon(build))
+    expect(told == [(key(64), key(128)), (key(128), "")], "not told", *told)
+    # What it made ahead may be what it died of.
+    told = opened(Daemon(build), "look.2=crash:11")
+    expect(told[:2] == [(key(64), key(128)), (key(64), "")], "told again after a death", *told)
+
+
 def test_wants_of_one_user_are_bounded(build):
     keys = [key(m, n) for n in (16, 32, 64, 128) for m in (1, 2, 4, 8, 16, 32, 64, 128)]
     with Daemon(build, limits={"want_per_uid": 10}).fake(*HELD) as d:
@@ -199,6 +219,6 @@ def test_many_watchers_all_hear_and_one_too_many_is_told(build):
 
 if __name__ == "__main__":
     run([test_eight_processes_ask_and_one_sweep_answers, test_a_storm_of_problems_is_swept_each_once,
-         test_wants_of_one_user_are_bounded, test_a_quota_is_each_users_own,
+         test_a_worker_is_told_what_probably_comes_next, test_wants_of_one_user_are_bounded, test_a_quota_is_each_users_own,
          test_a_full_queue_keeps_what_is_wanted_most, test_watch_says_how_much_was_lost,
          test_many_watchers_all_hear_and_one_too_many_is_told])

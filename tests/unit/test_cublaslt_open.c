@@ -317,7 +317,7 @@ static struct cublaslt *start(void)
 static int open_it(struct cublaslt *c, const char *text, uint64_t cap_bytes, struct diag *d)
 {
     struct key k;
-    struct worker_open o = { &k, 7, cap_bytes };
+    struct worker_open o = { .key = &k, .seed = 7, .memory_cap_bytes = cap_bytes };
 
     memset(d, 0, sizeof *d);
     if (key_parse(text, strlen(text), &k, d))

@@ -50,8 +50,10 @@ static const char *tactics[PLANS];
 // --- how plans are built here ---
 
 static atomic_int build_ms, refused, faulty, stuck, slow, fault;
-static atomic_int begun, done;     // plans
+static atomic_int begun, done; // plans
+static atomic_int most_at_once;
 static atomic_bool is_sound_alone; // the faulty one, in the main thread
+static atomic_bool has_begun_slow, has_begun_stuck;
 static pthread_t main_thread;
 
 static void sleep_ms(int ms)
@@ -68,23 +70,29 @@ static bool build(const struct fake_config *c)
     sleep_ms(build_ms);
     if (number == NOBODY)
         return true;
-    if (number == slow)
+    if (number == slow) {
+        has_begun_slow = true;
         sleep_ms(3 * CUDNN_LATE_MS);
+    }
     if (number == faulty && !(is_sound_alone && pthread_equal(pthread_self(), main_thread))) {
         if (fault == SIGABRT)
             abort();
         __builtin_trap();
     }
-    while (number == stuck)
+    while (number == stuck) {
+        has_begun_stuck = true;
         pause();
+    }
     return number != refused;
 }
 
 static bool builds(const struct fake_config *c)
 {
+    const int at_once = atomic_fetch_add(&begun, 1) + 1 - done;
     bool is_good;
 
-    atomic_fetch_add(&begun, 1);
+    if (at_once > most_at_once)
+        most_at_once = at_once;
     is_good = build(c);
     atomic_fetch_add(&done, 1);
     return is_good;
@@ -105,12 +113,12 @@ static void play(void)
     build_ms = BUILD_MS;
     refused = faulty = stuck = slow = NOBODY;
     fault = begun = done = 0;
-    is_sound_alone = false;
+    is_sound_alone = has_begun_slow = has_begun_stuck = false;
 }
 
 static struct cudnn_builder *begin(unsigned threads)
 {
-    struct cudnn_builder *b = cudnn_builder_new(&library, gpu, threads);
+    struct cudnn_builder *b = cudnn_builder_new(&library, gpu, threads, 1);
 
     assert_non_null(b);
     cudnn_builder_open(b, &problem, tactics, PLANS);
@@ -252,7 +260,7 @@ static void who_is_late_is_waited_for_by_its_own_look_alone(void **state)
 
 static void it_may_close_at_any_time(void **state)
 {
-    struct cudnn_builder *b = cudnn_builder_new(&library, gpu, 4);
+    struct cudnn_builder *b = cudnn_builder_new(&library, gpu, 4, 1);
 
     (void)state;
     play();
@@ -273,9 +281,68 @@ static void it_may_close_at_any_time(void **state)
     end(b);
 }
 
+static atomic_int lists, dropped;
+
+static size_t list_all(void *ctx, const struct cudnn_library *l, const struct cudnn_graph *g,
+    const struct cudnn_problem *p, const char **out)
+{
+    assert_ptr_equal(ctx, texts);
+    assert_true(l->handle && l->handle != library.handle && g->graph && p->op == problem.op);
+    memcpy(out, tactics, sizeof tactics);
+    lists++;
+    return PLANS;
+}
+
+static void drop_list(void *ctx, const struct cudnn_library *l)
+{
+    (void)ctx;
+    (void)l;
+    dropped++;
+}
+
+// It comes after the open problem's, and leaves the other threads idle.
+static void the_next_one_leaves_cpus(void **state)
+{
+    const struct cudnn_lister lister = { list_all, drop_list, texts };
+    struct cudnn_builder *b = cudnn_builder_new(&library, gpu, THREADS, 2);
+
+    (void)state;
+    play();
+    lists = dropped = 0;
+    cudnn_builder_open(b, &problem, tactics, PLANS);
+    cudnn_builder_begin_next(b, &problem, &lister);
+    assert_ptr_equal(cudnn_builder_next(b), texts);
+    while (begun < PLANS) {
+        assert_int_equal(lists, 0);
+        sleep_ms(1);
+    }
+    wait_for_plans(PLANS + 2);
+    most_at_once = 0;
+    wait_for_plans(2 * PLANS);
+    assert_true(most_at_once > 0 && most_at_once <= 2);
+    cudnn_builder_settle(b);
+    cudnn_builder_close(b);
+    assert_int_equal(dropped, 0);
+    assert_ptr_equal(cudnn_builder_adopt_next(b), texts);
+    assert_null(cudnn_builder_next(b));
+    assert_int_equal(cudnn_builder_ahead(b).built, PLANS);
+    for (size_t i = 0; i < PLANS; i++)
+        drop(cudnn_builder_take(b, i));
+    cudnn_builder_close(b);
+    assert_int_equal(lists, 1);
+    assert_int_equal(dropped, 1);
+    cudnn_builder_begin_next(b, &problem, &lister);
+    cudnn_builder_drop_next(b);
+    assert_null(cudnn_builder_adopt_next(b));
+    end(b);
+    assert_int_equal(dropped, 2);
+    cudnn_builder_begin_next(NULL, &problem, &lister);
+    assert_int_equal(dropped, 3);
+}
+
 static void without_a_builder_all_is_the_callers(void **state)
 {
-    struct cudnn_builder *const none[] = { NULL, cudnn_builder_new(&library, gpu, 0) };
+    struct cudnn_builder *const none[] = { NULL, cudnn_builder_new(&library, gpu, 0, 0) };
 
     (void)state;
     play();
@@ -321,6 +388,16 @@ static void must(bool holds, const char *what)
         return;
     fprintf(stderr, "child: %s\n", what);
     _exit(1);
+}
+
+static struct fake_cuda *fake_cuda(void)
+{
+    fake_cuda_state_fn *cuda_state;
+
+    *(void **)&cuda_state =
+        dlsym(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD), "fake_cuda_state");
+    must(cuda_state, "no played driver");
+    return cuda_state();
 }
 
 static struct child run_child(void (*run)(void))
@@ -370,12 +447,23 @@ static int wait_for(const struct child *c, int *last)
     return status;
 }
 
-// A worker as the daemon drives it: all looks, then a round.
-static void sweep(void)
+static struct cudnn *start_worker(void)
 {
     char front[512];
     struct cudnn *worker;
     struct fingerprint facts;
+    struct diag d = { 0 };
+
+    snprintf(front, sizeof front, "%s/libcudnn.so.9", getenv("FAKE_CUDNN"));
+    worker = cudnn_new(front);
+    must(worker && !cudnn_backend.hello(worker, &facts, &d), d.sentence);
+    return worker;
+}
+
+// A worker as the daemon drives it: all looks, then a round.
+static void sweep(void)
+{
+    struct cudnn *worker = start_worker();
     struct diag d = { 0 };
     struct key k;
     struct worker_open o = { .key = &k, .seed = 5, .memory_cap_bytes = 512 * MIB };
@@ -383,9 +471,6 @@ static void sweep(void)
     struct worker_sample sample;
     size_t n;
 
-    snprintf(front, sizeof front, "%s/libcudnn.so.9", getenv("FAKE_CUDNN"));
-    worker = cudnn_new(front);
-    must(worker && !cudnn_backend.hello(worker, &facts, &d), d.sentence);
     must(!key_parse(key_text, strlen(key_text), &k, &d), d.sentence);
     for (int round = 0; round < 2; round++) {
         must(!cudnn_backend.open(worker, &o, &d), d.sentence);
@@ -404,9 +489,354 @@ static void sweep(void)
     cudnn_free(worker);
 }
 
-static void expect_sweep(int status_signal, int last_in_hand)
+// A slow plan is somebody else's: looks at others wait for it only where their times need it.
+static void looks_beside_a_slow_plan(void)
 {
-    const struct child c = run_child(sweep);
+    struct cudnn *worker = start_worker();
+    struct fake_cuda *cuda = fake_cuda();
+    struct diag d = { 0 };
+    struct key k;
+    struct worker_open o = { .key = &k, .seed = 5, .memory_cap_bytes = 512 * MIB };
+    struct worker_look look;
+    double start_us;
+
+    must(!key_parse(key_text, strlen(key_text), &k, &d), d.sentence);
+    must(!cudnn_backend.open(worker, &o, &d), d.sentence);
+    while (!has_begun_slow)
+        sleep_ms(1);
+    start_us = bench_now_us();
+    must(!cudnn_backend.look(worker, 0, &look, &d), d.sentence);
+    must(!cudnn_backend.look(worker, 2, &look, &d), d.sentence);
+    must(ms_since(start_us) < 0.9 * CUDNN_LATE_MS, "a look waited");
+    cuda->gate_gives_up = true;
+    start_us = bench_now_us();
+    must(!cudnn_backend.look(worker, 3, &look, &d), d.sentence);
+    must(ms_since(start_us) >= 0.9 * CUDNN_LATE_MS, "a disturbed look did not wait");
+    start_us = bench_now_us();
+    must(!cudnn_backend.look(worker, 4, &look, &d), d.sentence);
+    must(ms_since(start_us) < 0.9 * CUDNN_LATE_MS, "who is late was waited for twice");
+    cudnn_backend.close(worker);
+    cudnn_free(worker);
+}
+
+static void a_look_waits_for_builders_only_if_its_time_needs_it(void **state)
+{
+    struct child c;
+    int last, status;
+
+    (void)state;
+    play();
+    build_ms = 1;
+    slow = 1;
+    c = run_child(looks_beside_a_slow_plan);
+    status = wait_for(&c, &last);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+// --- the next problem ---
+
+enum { FIRST = 30, SECOND = 60, THIRD = 90 }; // problems by their tokens, of one class
+
+static struct key key_at(uint64_t tokens)
+{
+    struct diag d = { 0 };
+    struct key k;
+
+    must(!key_parse(key_text, strlen(key_text), &k, &d), d.sentence);
+    key_set_tokens(&k, tokens);
+    return k;
+}
+
+// Opens a problem, and says that `next` follows, unless that is 0.
+static void open_at(struct cudnn *worker, uint64_t tokens, uint64_t next)
+{
+    const struct key k = key_at(tokens), then = next ? key_at(next) : k;
+    const struct worker_open o = {
+        .key = &k, .seed = tokens, .memory_cap_bytes = 512 * MIB, .next = next ? &then : NULL
+    };
+    struct diag d = { 0 };
+
+    must(!cudnn_backend.open(worker, &o, &d), d.sentence);
+}
+
+static void look_at(struct cudnn *worker, size_t i)
+{
+    struct worker_look look = { 0 };
+    struct diag d = { 0 };
+
+    must(!cudnn_backend.look(worker, i, &look, &d), d.sentence);
+}
+
+static void look_at_all(struct cudnn *worker)
+{
+    must(cudnn_backend.count(worker) == PLANS, "candidates are missing");
+    for (size_t i = 0; i < PLANS; i++)
+        look_at(worker, i);
+}
+
+static void run_round(struct cudnn *worker)
+{
+    struct worker_sample sample;
+    struct diag d = { 0 };
+
+    for (size_t i = 0; i < cudnn_backend.count(worker); i++)
+        must(!cudnn_backend.run(worker, i, &sample, &d), d.sentence);
+}
+
+// A problem's looks and rounds, and then so much as there is to do for the next one.
+static void work_at(struct cudnn *worker, uint64_t tokens, uint64_t next, int plans_of_next)
+{
+    open_at(worker, tokens, next);
+    look_at_all(worker);
+    run_round(worker);
+    wait_for_plans(PLANS + plans_of_next);
+    cudnn_backend.close(worker);
+}
+
+static void must_have_ended(struct cudnn *worker)
+{
+    cudnn_free(worker);
+    must(!fake->live, "descriptors are left");
+    must(!fake->handles || fake->handles == 1, "handles are left");
+}
+
+static void tell_list(const struct cudnn *worker, struct buf *out)
+{
+    for (size_t i = 0; i < cudnn_backend.count(worker); i++) {
+        struct rec_candidate one = { 0 };
+
+        cudnn_backend.candidate(worker, i, &one);
+        buf_printf(out, "%s|%s|%s|%llu\n", one.tactic, one.name, one.family,
+            (unsigned long long)one.workspace_bytes);
+    }
+}
+
+static bool accepts_most(const struct fake_config *c)
+{
+    return !c->n || c->knobs[0].value % 5 != 3;
+}
+
+// The list is the one that is made without a hint, and nothing of it is made twice.
+static void the_next_one_is_there(void)
+{
+    struct buf alone = { 0 }, after = { 0 };
+    struct cudnn *worker = start_worker();
+    uint64_t asked;
+    int before;
+
+    open_at(worker, SECOND, 0);
+    tell_list(worker, &alone);
+    cudnn_backend.close(worker);
+    cudnn_free(worker);
+    begun = done = 0;
+    worker = start_worker();
+    work_at(worker, FIRST, SECOND, PLANS);
+    asked = fake->asked;
+    before = begun;
+    must(before == 2 * PLANS, "not all was built ahead");
+    open_at(worker, SECOND, 0);
+    tell_list(worker, &after);
+    must(after.len && after.len == alone.len && !memcmp(alone.data, after.data, after.len),
+        "another list than without a hint");
+    // What plans ask for, they had asked for.
+    must(fake->asked == asked, "it was listed again");
+    look_at_all(worker);
+    run_round(worker);
+    must(begun == before || fake->is_strict, "plans were built again");
+    cudnn_backend.close(worker);
+    buf_fini(&alone);
+    buf_fini(&after);
+    must_have_ended(worker);
+}
+
+// As above with a list that has gaps, which are remembered with it.
+static void the_next_one_is_there_with_refusals(void)
+{
+    struct buf alone = { 0 }, after = { 0 };
+    struct cudnn *worker = start_worker();
+
+    fake->accepts = accepts_most;
+    open_at(worker, SECOND, 0);
+    tell_list(worker, &alone);
+    cudnn_backend.close(worker);
+    cudnn_free(worker);
+    worker = start_worker();
+    open_at(worker, FIRST, SECOND);
+    look_at(worker, cudnn_backend.count(worker) - 1);
+    run_round(worker);
+    sleep_ms(4 * PLANS * build_ms);
+    cudnn_backend.close(worker);
+    open_at(worker, SECOND, THIRD);
+    tell_list(worker, &after);
+    must(after.len && after.len == alone.len && !memcmp(alone.data, after.data, after.len),
+        "another list than without a hint");
+    run_round(worker);
+    cudnn_backend.close(worker);
+    buf_fini(&alone);
+    buf_fini(&after);
+    must_have_ended(worker);
+}
+
+static void a_wrong_hint(void)
+{
+    struct cudnn *worker = start_worker();
+
+    work_at(worker, FIRST, SECOND, PLANS);
+    open_at(worker, THIRD, 0);
+    look_at_all(worker);
+    run_round(worker);
+    must(begun == 3 * PLANS, "plans of another problem were used");
+    cudnn_backend.close(worker);
+    must_have_ended(worker);
+}
+
+static void a_hint_at_itself(void)
+{
+    struct cudnn *worker = start_worker();
+
+    work_at(worker, FIRST, FIRST, 0);
+    sleep_ms(4 * build_ms);
+    must(begun == PLANS, "the same was begun again");
+    open_at(worker, FIRST, 0);
+    look_at_all(worker);
+    cudnn_backend.close(worker);
+    must_have_ended(worker);
+}
+
+// Whatever comes of it, and whenever: closed, taken, dropped, ended.
+static void the_next_one_in_progress(void)
+{
+    for (int i = 0; i < WHILES / 4; i++) {
+        struct cudnn *worker = start_worker();
+
+        open_at(worker, FIRST, SECOND);
+        look_at(worker, PLANS - 1);
+        sleep_ms(i % 9);
+        if (i % 2)
+            run_round(worker);
+        sleep_ms(i % 5);
+        cudnn_backend.close(worker);
+        if (i % 3) {
+            open_at(worker, i % 3 == 1 ? SECOND : THIRD, FIRST);
+            look_at_all(worker);
+            cudnn_backend.close(worker);
+        }
+        must_have_ended(worker);
+    }
+}
+
+// A plan that could not be built in hand is known to be refused, also where the list was made
+// first.
+static void refused_meanwhile(void)
+{
+    struct cudnn *worker = start_worker();
+    struct worker_look look = { 0 };
+    struct diag d = { 0 };
+
+    open_at(worker, FIRST, SECOND);
+    look_at(worker, PLANS - 1);
+    wait_for_plans(2 * PLANS);
+    must(cudnn_backend.look(worker, 5, &look, &d) == WORKER_E_FAILED, "it was built");
+    cudnn_backend.close(worker);
+    open_at(worker, SECOND, 0);
+    must(cudnn_backend.count(worker) == PLANS - 1, "what was refused is listed");
+    run_round(worker);
+    cudnn_backend.close(worker);
+    must_have_ended(worker);
+}
+
+// Everything of the first problem but its last look, which begins the next one.
+static struct cudnn *reach_last_look(void)
+{
+    struct cudnn *worker = start_worker();
+
+    open_at(worker, FIRST, SECOND);
+    for (size_t i = 0; i + 1 < PLANS; i++)
+        look_at(worker, i);
+    wait_for_plans(PLANS);
+    return worker;
+}
+
+// Its last look, rounds and close, in no more time than without trouble.
+static void end_first(struct cudnn *worker)
+{
+    const double start_us = bench_now_us();
+
+    look_at(worker, PLANS - 1);
+    sleep_ms(2 * build_ms);
+    run_round(worker);
+    sleep_ms(2 * build_ms);
+    run_round(worker);
+    cudnn_backend.close(worker);
+    must(ms_since(start_us) < 0.9 * CUDNN_LATE_MS, "the next problem delayed this one");
+}
+
+static void trouble_is_nobodys(struct cudnn *worker)
+{
+    end_first(worker);
+    open_at(worker, SECOND, 0);
+    for (size_t i = 0; i < PLANS; i++) {
+        in_hand(i);
+        look_at(worker, i);
+    }
+    run_round(worker);
+    cudnn_backend.close(worker);
+}
+
+static int trouble;         // number of the plan that has it
+static bool is_in_the_list; // the problem that hung is opened
+
+static void a_fault_in_the_next_one(void)
+{
+    struct cudnn *worker = reach_last_look();
+
+    faulty = trouble;
+    trouble_is_nobodys(worker);
+    _exit(0); // a thread is stopped for ever
+}
+
+static void a_hang_in_the_next_one(void)
+{
+    struct cudnn *worker = reach_last_look();
+
+    stuck = trouble;
+    end_first(worker);
+    while (!has_begun_stuck)
+        sleep_ms(1);
+    stuck = NOBODY; // who hangs does so for ever, others do not
+    open_at(worker, is_in_the_list ? SECOND : THIRD, 0);
+    look_at_all(worker);
+    run_round(worker);
+    cudnn_backend.close(worker);
+    _exit(0);
+}
+
+// Rounds that builders disturb are run without them.
+static void disturbed_rounds(void)
+{
+    struct cudnn *worker = reach_last_look();
+    int before;
+
+    look_at(worker, PLANS - 1);
+    fake_cuda()->gate_gives_up = true;
+    run_round(worker);
+    before = begun;
+    must(before < 2 * PLANS, "all is built already");
+    sleep_ms(4 * build_ms);
+    must(begun == before, "building went on");
+    cudnn_backend.close(worker);
+    fake_cuda()->gate_gives_up = false;
+    wait_for_plans(2 * PLANS);
+    open_at(worker, SECOND, 0);
+    look_at_all(worker);
+    cudnn_backend.close(worker);
+    must(begun == 2 * PLANS, "plans were built again");
+    must_have_ended(worker);
+}
+
+static void expect_end(void (*run)(void), int status_signal, int last_in_hand)
+{
+    const struct child c = run_child(run);
     int last, status = wait_for(&c, &last);
 
     assert_int_equal(last, last_in_hand);
@@ -414,6 +844,78 @@ static void expect_sweep(int status_signal, int last_in_hand)
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == status_signal);
     else
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void the_next_problem_is_built_ahead(void **state)
+{
+    (void)state;
+    play();
+    build_ms = 5;
+    expect_end(the_next_one_is_there, 0, NOBODY);
+    expect_end(the_next_one_is_there_with_refusals, 0, NOBODY);
+    fake->accepts = NULL;
+    expect_end(a_hint_at_itself, 0, NOBODY);
+    expect_end(a_wrong_hint, 0, NOBODY);
+    fake->is_strict = true;
+    expect_end(the_next_one_is_there_with_refusals, 0, NOBODY);
+}
+
+static void the_next_problem_does_not_disturb_rounds(void **state)
+{
+    (void)state;
+    play();
+    build_ms = 30;
+    expect_end(disturbed_rounds, 0, NOBODY);
+}
+
+static void the_next_problem_may_end_at_any_time(void **state)
+{
+    (void)state;
+    play();
+    build_ms = 1;
+    expect_end(the_next_one_in_progress, 0, NOBODY);
+}
+
+static void a_refusal_goes_for_the_next_problem(void **state)
+{
+    (void)state;
+    play();
+    build_ms = 1;
+    refused = 5;
+    expect_end(refused_meanwhile, 0, NOBODY);
+}
+
+// In a plan, or (native's is built for the list) while it is listed.
+static void a_fault_in_the_next_problem_is_its_own_candidates(void **state)
+{
+    (void)state;
+    for (trouble = 0; trouble < PLANS; trouble += PLANS / 2) {
+        play();
+        build_ms = 5;
+        is_sound_alone = true;
+        expect_end(a_fault_in_the_next_one, 0, PLANS - 1);
+        if (trouble) { // native dies at the open, which is in no candidate's hand
+            is_sound_alone = false;
+            expect_end(a_fault_in_the_next_one, SIGILL, trouble);
+        }
+    }
+}
+
+static void a_hang_in_the_next_problem_delays_nobody(void **state)
+{
+    (void)state;
+    for (trouble = 0; trouble < PLANS; trouble += PLANS / 2)
+        for (int k = 0; k < 2; k++) {
+            play();
+            build_ms = 5;
+            is_in_the_list = !trouble && k;
+            expect_end(a_hang_in_the_next_one, 0, NOBODY);
+        }
+}
+
+static void expect_sweep(int status_signal, int last_in_hand)
+{
+    expect_end(sweep, status_signal, last_in_hand);
 }
 
 static void a_worker_builds_ahead(void **state)
@@ -544,9 +1046,17 @@ int main(void)
         cmocka_unit_test(nothing_is_built_in_a_pause),
         cmocka_unit_test(who_is_late_is_waited_for_by_its_own_look_alone),
         cmocka_unit_test(it_may_close_at_any_time),
+        cmocka_unit_test(the_next_one_leaves_cpus),
         cmocka_unit_test(without_a_builder_all_is_the_callers),
         cmocka_unit_test(as_many_threads_as_are_of_use),
         cmocka_unit_test(a_worker_builds_ahead),
+        cmocka_unit_test(a_look_waits_for_builders_only_if_its_time_needs_it),
+        cmocka_unit_test(the_next_problem_is_built_ahead),
+        cmocka_unit_test(the_next_problem_does_not_disturb_rounds),
+        cmocka_unit_test(the_next_problem_may_end_at_any_time),
+        cmocka_unit_test(a_refusal_goes_for_the_next_problem),
+        cmocka_unit_test(a_fault_in_the_next_problem_is_its_own_candidates),
+        cmocka_unit_test(a_hang_in_the_next_problem_delays_nobody),
         cmocka_unit_test(a_fault_is_its_own_candidates),
         cmocka_unit_test(a_hang_is_its_own_candidates),
         cmocka_unit_test(no_threads_are_no_failure),

@@ -52,9 +52,11 @@ static int small_open(void *self, const struct worker_open *o, struct diag *d)
         diag_set(d, NULL, "not that one");
     if (key_tokens(o->key) == 14)
         diag_set(d, NULL, "cap is %llu", (unsigned long long)o->memory_cap_bytes);
-    return key_tokens(o->key) == 13   ? WORKER_E_UNSUPPORTED
-           : key_tokens(o->key) == 14 ? WORKER_E_MEMORY
-                                      : 0;
+    if (key_tokens(o->key) == 15)
+        diag_set(d, NULL, "next is %llu", o->next ? (unsigned long long)key_tokens(o->next) : 0);
+    return key_tokens(o->key) == 13 || key_tokens(o->key) == 15 ? WORKER_E_UNSUPPORTED
+           : key_tokens(o->key) == 14                           ? WORKER_E_MEMORY
+                                                                : 0;
 }
 
 static size_t small_count(const void *self)
@@ -205,13 +207,18 @@ static void say(struct peer *p, enum line line, const void *rec)
     buf_fini(&out);
 }
 
-static void say_open(struct peer *p, const char *problem)
+static void say_open_next(struct peer *p, const char *problem, const char *next)
 {
-    struct rec_open open = { .problem = problem };
+    struct rec_open open = { .problem = problem, .next = next };
 
     REC_SET(&open, open, seed, 1);
     REC_SET(&open, open, memory_cap_bytes, 4096);
     say(p, LINE_open, &open);
+}
+
+static void say_open(struct peer *p, const char *problem)
+{
+    say_open_next(p, problem, NULL);
 }
 
 static void say_candidate(struct peer *p, enum line line, uint64_t candidate)
@@ -314,6 +321,32 @@ static void open_lists_the_space(void **state)
     assert_int_equal(opened->build_ms, 7000);
     digest_hex(sorted, strlen(sorted), digest);
     assert_string_equal(opened->space_digest, digest);
+    assert_int_equal(finish(&p), 0);
+}
+
+// A hint that cannot be is no hint, and no error.
+static void open_may_say_what_comes_next(void **state)
+{
+    static const struct {
+        const char *next, *said;
+    } cases[] = {
+        { PROBLEM("onednn", "8"), "next is 8" },
+        { NULL, "next is 0" },
+        { PROBLEM("onednn", "*"), "next is 0" },
+        { PROBLEM("cublaslt", "8"), "next is 0" },
+        { "nonsense", "next is 0" },
+    };
+    const struct rec_refused *refused;
+    struct peer p;
+
+    (void)state;
+    start(&p, &small);
+    assert_non_null(hear(&p, LINE_hello));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        say_open_next(&p, PROBLEM("onednn", "15"), cases[i].next);
+        refused = hear(&p, LINE_refused);
+        assert_string_equal(refused->detail, cases[i].said);
+    }
     assert_int_equal(finish(&p), 0);
 }
 
@@ -582,6 +615,7 @@ int main(void)
         cmocka_unit_test(it_says_what_it_is),
         cmocka_unit_test(a_worker_without_its_library_says_so_by_its_status),
         cmocka_unit_test(open_lists_the_space),
+        cmocka_unit_test(open_may_say_what_comes_next),
         cmocka_unit_test(refusals_say_why),
         cmocka_unit_test(looks_and_checks_carry_what_the_backend_saw),
         cmocka_unit_test(rounds_keep_their_order),

@@ -378,7 +378,11 @@ static void a_gate_that_gave_up_means_once_more(void **state)
     fake->gate_gives_up = true;
     assert_int_equal(gpu_launch_cold(gpu, &l, &s, &d), 0);
     assert_int_equal(c.calls, 2);
+    assert_true(gpu_gave_up(gpu));
     fake->gate_gives_up = false;
+    assert_int_equal(gpu_launch_cold(gpu, &l, &s, &d), 0);
+    assert_int_equal(c.calls, 3);
+    assert_false(gpu_gave_up(gpu));
 }
 
 static void a_refusal_comes_back(void **state)

@@ -46,10 +46,12 @@ static int force(struct queue *q, unsigned m, unsigned n, uint64_t now_ms)
 // Takes the next problem and says which: n * 1000 + m.
 static unsigned next(struct queue *q, uint64_t now_ms)
 {
+    const struct queue_item *peeked = queue_peek(q, 1, now_ms);
     struct queue_item *item = queue_pick(q, 1, now_ms);
     struct key key;
     unsigned which;
 
+    assert_ptr_equal(peeked, item);
     if (!item)
         return 0;
     assert_int_equal(item->state, QUEUE_SWEEPING);
@@ -129,6 +131,9 @@ static void test_single_flight(void **state)
     assert_string_equal(seen->model, "m");       // a recipe adopts it
     assert_string_equal(seen->layout, "tp=2");
     assert_null(queue_pick(q, 1u << 2, 0)); // another section's
+    assert_null(queue_peek(q, 1u << 2, 0));
+    assert_ptr_equal(queue_peek(q, 1u << 3, 0), seen);
+    assert_int_equal(seen->state, QUEUE_WAITING); // and waits on
     item = queue_pick(q, 1u << 3, 0);
     assert_ptr_equal(item, seen);
     assert_int_equal(queue_add(q, &ask, 0, NULL), QUEUE_E_SWEEPING);
