@@ -101,7 +101,7 @@ static int check_setup(const struct race_setup *s)
 
 double race_slow_us(double best_us)
 {
-    return (best_us > LONG_US ? LONG_FACTOR : SLOW_FACTOR) * best_us;
+    return fmax(SLOW_FACTOR * fmin(best_us, LONG_US), LONG_FACTOR * best_us);
 }
 
 static void mark_looks(struct race *r, const double *look_us)

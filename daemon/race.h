@@ -18,9 +18,9 @@
 
 // Where a candidate stands.                      name, word in journals and reports
 #define RACE_STATES(X)                                                                             \
-    X(RACE_LIVE, "live") /* still raced */                                                         \
-    X(RACE_OUT, "out")   /* failed, denied or withdrawn: the caller knows why */                   \
-    X(RACE_SLOW, "slow") /* its look took more than 5 x the best one, 1.5 x if that is long */     \
+    X(RACE_LIVE, "live")       /* still raced */                                                   \
+    X(RACE_OUT, "out")         /* failed, denied or withdrawn: the caller knows why */             \
+    X(RACE_SLOW, "slow")       /* its look took more than race_slow_us of the best one */          \
     X(RACE_DROPPED, "dropped") /* too far behind the leader; native is raced on all the same */
 
 // How far the verdict can be trusted.

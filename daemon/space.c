@@ -53,6 +53,7 @@ int space_take(struct space *s, const struct rec_opened *opened, struct diag *d)
     s->digest = copy(s, opened->space_digest);
     s->method = copy(s, opened->method);
     s->flush_us = opened->flush_us;
+    s->watches = opened->watches;
     s->build_ms = opened->build_ms < SPACE_MAX_BUILD_MS ? opened->build_ms : SPACE_MAX_BUILD_MS;
     whole = s->candidates && s->digest && s->method;
     for (size_t i = 0; i < opened->candidates.n && whole; i++)
@@ -105,11 +106,19 @@ int space_look(struct space *s, unsigned candidate, const struct rec_looked *loo
     c->look_us = looked->device_us;
     c->is_disturbed = looked->foreign;
     c->fate = SPACE_LOOKED;
-    if (s->best_look_us == 0 || c->look_us < s->best_look_us)
-        s->best_look_us = c->look_us;
-    if (candidate != RACE_NATIVE && !c->is_disturbed && c->look_us > race_slow_us(s->best_look_us))
+    if (candidate != RACE_NATIVE && !c->is_disturbed && s->best_look_us > 0 &&
+        c->look_us > race_slow_us(s->best_look_us))
         c->fate = SPACE_SLOW;
     return 0;
+}
+
+void space_check(struct space *s, unsigned candidate, bool is_right)
+{
+    struct space_candidate *c = &s->candidates[candidate];
+
+    c->fate = is_right ? SPACE_CHECKED : SPACE_WRONG;
+    if (is_right && (s->best_look_us == 0 || c->look_us < s->best_look_us))
+        s->best_look_us = c->look_us;
 }
 
 unsigned space_count(const struct space *s, enum space_fate fate)

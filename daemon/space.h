@@ -49,6 +49,7 @@ struct space_candidate {
 struct space {
     struct arena arena;
     const char *digest, *method; // as the worker said
+    bool watches;                // the worker ends itself when a launch hangs
     uint64_t build_ms;           // what a candidate may take before its first launch in a worker
     uint64_t flush_us;           // what making the caches cold costs a launch; 0 = not said
     unsigned n;                  // 0 = not opened yet
@@ -70,6 +71,9 @@ void space_cool(struct space *s);
 // Writes down a first look. One that others disturbed cannot show that a candidate is slow. Returns
 // 0 or -ENOMEM.
 int space_look(struct space *s, unsigned candidate, const struct rec_looked *looked);
+// Writes down what its check said. Only who is right can be the best: a wrong one that is fast
+// would make all others slow.
+void space_check(struct space *s, unsigned candidate, bool is_right);
 // How many candidates have that fate.
 unsigned space_count(const struct space *s, enum space_fate fate);
 // Those whose fate is decided: neither FRESH nor LOOKED.

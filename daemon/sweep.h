@@ -23,6 +23,7 @@
 #define SWEEP_CLOSE_MS        10000   // to forget the problem
 #define SWEEP_STOP_MS         5000    // between two kills of a worker that does not die
 #define SWEEP_LOOK_FACTOR     50      // x the best look: a look's deadline
+#define SWEEP_HANG_FACTOR     10      // x a look's deadline: a launch that takes longer hangs
 #define SWEEP_CHECK_FACTOR    8       // x the time of native's check: another one's deadline
 #define SWEEP_ROUND_FACTOR    10      // x the looks of its candidates: a round's deadline
 #define SWEEP_ACCUSE_FACTOR   10      // x that time before who worked at its look is said to hang

@@ -32,12 +32,20 @@ static uint64_t launch_ms(const struct sweep *s, unsigned candidate)
     return s->space.candidates[candidate].fate == SPACE_FRESH ? ms : SWEEP_ACCUSE_FACTOR * ms;
 }
 
-// A compiler at work is not a launch that hangs: its time comes before.
+// Who keeps the device busy for longer hangs, if the worker can tell.
+static uint64_t limit_ms(const struct sweep *s, unsigned candidate)
+{
+    return (candidate == RACE_NATIVE ? 1 : SWEEP_HANG_FACTOR) * launch_ms(s, candidate);
+}
+
+// A compiler at work is not a launch that hangs: its time comes before. A worker that watches its
+// launches says itself who hangs, and who only is slow comes back.
 static uint64_t look_ms(const struct sweep *s, unsigned candidate)
 {
     const bool is_warm = s->space.candidates[candidate].is_warm;
 
-    return launch_ms(s, candidate) + (is_warm ? 0 : s->space.build_ms);
+    return launch_ms(s, candidate) + (is_warm ? 0 : s->space.build_ms) +
+           (s->space.watches ? limit_ms(s, candidate) : 0);
 }
 
 static uint64_t check_ms(const struct sweep *s, unsigned candidate)
@@ -67,7 +75,7 @@ static void ask_look(struct sweep *s, unsigned candidate)
     s->hand = (int)candidate;
     REC_SET(&s->look, look, candidate, candidate);
     // Before the deadline, so that who hangs on the device is told from who is slow to load.
-    REC_SET(&s->look, look, limit_ms, launch_ms(s, candidate) / 4 * 3);
+    REC_SET(&s->look, look, limit_ms, limit_ms(s, candidate));
     sweep_send(s, LINE_look, &s->look);
     sweep_set_deadline(s, look_ms(s, candidate));
 }

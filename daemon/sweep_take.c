@@ -103,6 +103,7 @@ void sweep_act_take_hello(struct sweep *s, const struct sweep_event *e)
     REC_SET(&s->open, open, memory_cap_bytes, s->setup.memory_cap_bytes);
     // What a worker does ahead may be what the last one died of: this one does the problem alone.
     s->open.next = s->deaths || s->losses ? NULL : s->setup.next;
+    REC_SET(&s->open, open, careful, s->deaths || s->losses);
     sweep_send(s, LINE_open, &s->open);
     sweep_set_deadline(s, SWEEP_OPEN_MS);
 }
@@ -279,7 +280,7 @@ void sweep_act_take_check(struct sweep *s, const struct sweep_event *e)
     c->is_warm = true;
     if (!checked->ok && is_native_lost(s, "is wrong", checked->reason))
         return;
-    c->fate = checked->ok ? SPACE_CHECKED : SPACE_WRONG;
+    space_check(&s->space, (unsigned)s->hand, checked->ok);
     if (!checked->ok)
         sweep_deny(s, (unsigned)s->hand, checked->reason);
     sweep_plan(s);

@@ -213,7 +213,7 @@ static int open_problem(struct cudnn *c, const struct worker_open *open, struct 
     r = check_cap(c, workspace_bytes, open->memory_cap_bytes, d);
     if (r)
         return r;
-    if (!q->is_taken)
+    if (!q->is_taken && !open->is_careful)
         build_ahead(c);
     return cudnn_tensors_init(
         &q->tensors, c->gpu, &c->library, &q->problem, workspace_bytes, open->seed, d);
@@ -397,6 +397,8 @@ static int look(struct cudnn *c, size_t i, struct worker_look *out, struct diag 
     if (!r)
         r = look_cold(c, &launch, &out->timed, d);
     gpu_limit(c->gpu, 0);
+    // A time with the host's delay in it does not show that a candidate is slow.
+    out->timed.is_foreign = gpu_gave_up(c->gpu);
     q->timing_s += seconds_since(built_us);
     return r;
 }
@@ -484,6 +486,7 @@ const struct worker_backend cudnn_backend = {
     .name = "cudnn",
     .program = CUDNN_PROGRAM,
     .method = GPU_METHOD,
+    .watches = true,
     .build_ms = BUILD_MS,
     .ops = { "matmul", "moe_grouped_matmul", "convolution" },
     .options = "[--library PATH] ",

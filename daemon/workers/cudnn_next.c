@@ -51,7 +51,7 @@ void cudnn_next_begin(
 {
     struct next *n = calloc(1, sizeof *n);
     const struct cudnn_lister lister = { .list = list, .drop = drop, .ctx = n };
-    struct cudnn_problem problem;
+    struct cudnn_problem problem = { 0 };
     struct diag d = { 0 };
 
     if (!n)

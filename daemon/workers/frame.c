@@ -142,6 +142,8 @@ static int say_opened(struct frame *f)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++)
         b->candidate(f->self, i, &opened.candidates.items[i]);
+    if (b->watches)
+        REC_SET(&opened, opened, watches, true);
     if (b->build_ms)
         REC_SET(&opened, opened, build_ms, b->build_ms);
     if (b->flush_us)
@@ -167,6 +169,7 @@ static int on_open(struct frame *f, const void *rec)
     struct worker_open o = { .key = &key,
         .seed = open->seed,
         .memory_cap_bytes = open->memory_cap_bytes,
+        .is_careful = open->careful,
         .next = read_next(f, open->next, &next) };
     int r;
 

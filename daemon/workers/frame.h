@@ -27,6 +27,7 @@ enum {                        // positive results of a backend
 };
 
 struct worker_open {
+    bool is_careful; // a worker died of this problem before: nothing is done ahead
     const struct key *key;
     uint64_t seed;             // of inputs and checks
     uint64_t memory_cap_bytes; // the most the problem may take, inputs and reference included
@@ -52,6 +53,7 @@ struct worker_backend {
     const char *program; // name and version of this worker
     const char *method;  // method id of its timing
     const char *ops[8];  // NULL-terminated
+    bool watches;        // a look's limit_ms ends the process
     uint64_t build_ms;   // what compiling and loading a candidate may take; 0 = next to nothing
     const char *options; // what it takes besides --hello, for the usage; NULL = nothing
 

@@ -22,6 +22,7 @@ struct gpu_product {
     uint64_t groups, n, k; // b: [groups][n][k] or [groups][k][n], dense
     enum dtype a, b, out, acc;
     bool b_is_nk;
+    bool is_cut;                 // a and b are f32 cut to 10 bits, as tensor cores take them
     const void *a_data, *b_data; // on the device, like all below; borrowed while the verify lives
     const float *bias;           // [n] as the library sees it; NULL = none
     const float *a_scale, *b_scale; // one a row of a, one a column [n] of b; NULL = none

@@ -352,7 +352,8 @@ static int compute(
             compute_sums(g, v, p, &plan);
         square = v->task.is_exact ? mean_square(g, v) : sample(g, v, &random);
         v->task.rms = square > 0.0 ? sqrt(square) : 1.0;
-        verify_limit_init(&v->limit, p->a, p->out, p->acc, p->k, v->task.rms);
+        verify_limit_init(
+            &v->limit, p->is_cut ? DTYPE_f16 : p->a, p->out, p->acc, p->k, v->task.rms);
     }
     plan_fini(&plan);
     return r;

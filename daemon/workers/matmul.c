@@ -70,7 +70,7 @@ int matmul_read(const struct key *k, struct matmul *out, struct diag *d)
     p->a = type_of(k, "a");
     p->b = type_of(k, "b");
     p->out = type_of(k, "out");
-    out->is_tf32 = word_is(k, "acc", "tf32");
+    out->is_tf32 = p->is_cut = word_is(k, "acc", "tf32");
     p->acc = out->is_tf32 ? DTYPE_f32 : type_of(k, "acc");
     p->b_is_nk = word_is(k, "layout", "tn");
     p->epilogue = epilogue_is(k, "relu")   ? VERIFY_RELU

@@ -34,6 +34,7 @@ static struct gpu_product describe(
         .out = p->out,
         .acc = p->acc,
         .b_is_nk = p->b_is_nk,
+        .is_cut = p->is_cut,
         .a_data = t->a,
         .b_data = t->b,
         .bias = t->true_bias,

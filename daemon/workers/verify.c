@@ -236,7 +236,7 @@ int verify_new(const struct verify_product *p, uint64_t seed, struct verify **ou
     }
     if (!(v->rms > 0.0))
         v->rms = 1.0;
-    verify_limit_init(&v->limit, p->a, p->out, p->acc, p->k, v->rms);
+    verify_limit_init(&v->limit, p->is_cut ? DTYPE_f16 : p->a, p->out, p->acc, p->k, v->rms);
     *out = v;
     return 0;
 }

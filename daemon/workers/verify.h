@@ -35,6 +35,7 @@ struct verify_product {
     enum dtype a, b, out;
     enum dtype acc; // s32, or the float the library accumulates in
     bool b_is_nk;
+    bool is_cut; // a and b are f32 cut to 10 bits, as tensor cores take them
     const void *a_data, *b_data;
     const double *bias; // as the library sees it, rounded to its type; NULL = none
     double scale;       // 1 = none

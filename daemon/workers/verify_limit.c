@@ -69,10 +69,10 @@ void verify_limit_init(
     double run = k < NARROW_RUN ? (double)k : NARROW_RUN, terms = sqrt((double)k);
 
     memset(l, 0, sizeof *l);
-    // Tensor cores cut their 32-bit sums off, eight products at a time (f32 cut to 10 bits): errors
-    // of one sign, which add up. An H200 is off by 9e-6 where k is 1024, and 4e-6 would be
+    // Tensor cores cut their 32-bit sums off, eight products at a time (of inputs cut to 10 bits):
+    // errors of one sign, which add up. An H200 is off by 9e-6 where k is 1024, and 4e-6 would be
     // rounding's.
-    if (acc == DTYPE_f32)
+    if (acc == DTYPE_f32 && in != DTYPE_f32)
         terms = fmax(terms, (double)k / CUT_RUN);
     l->floor = 6.0 * dtype_roundoff(out) + 2.0 * dtype_roundoff(acc) * terms;
     if (in == DTYPE_e4m3)

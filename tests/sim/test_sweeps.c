@@ -154,6 +154,18 @@ static void test_wrong_output_never_wins(void **state)
     assert_int_equal(sim.denied_bits, 1u << 1);
     assert_int_equal(sim.starts, 1); // the worker is not to blame
     sim_fini(&sim);
+
+    // One that is wrong and fast makes nobody slow.
+    setup.candidate[0].us = 600;
+    setup.candidate[1].us = 5;
+    for (unsigned i = 2; i < 5; i++)
+        setup.candidate[i].us = 300 + i;
+    sim_run(&sim, &setup);
+    assert_int_equal(sim.end, SWEEP_VERDICT_HIT);
+    assert_string_equal(sim.tactic, "2");
+    assert_int_equal(sim.denied_bits, 1u << 1);
+    assert_int_equal(sim.slow_bits, 0);
+    sim_fini(&sim);
 }
 
 static void test_killers(void **state)

@@ -131,9 +131,9 @@ static void small_close(void *self)
     (void)self;
 }
 
-static const struct worker_backend small = { "onednn", "small 1", "method-1", { "matmul" }, 7000,
-    NULL, small_hello, small_open, small_count, small_candidate, small_look, small_check, small_run,
-    small_flush, small_clock, small_close, small_run_hot };
+static const struct worker_backend small = { "onednn", "small 1", "method-1", { "matmul" }, true,
+    7000, NULL, small_hello, small_open, small_count, small_candidate, small_look, small_check,
+    small_run, small_flush, small_clock, small_close, small_run_hot };
 
 // --- the daemon's side ---
 
@@ -319,6 +319,7 @@ static void open_lists_the_space(void **state)
     assert_string_equal(opened->method, "method-1");
     assert_int_equal(opened->flush_us, 77);
     assert_int_equal(opened->build_ms, 7000);
+    assert_true(opened->watches);
     digest_hex(sorted, strlen(sorted), digest);
     assert_string_equal(opened->space_digest, digest);
     assert_int_equal(finish(&p), 0);

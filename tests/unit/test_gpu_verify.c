@@ -251,7 +251,7 @@ static void compare_with_host(struct fixture *f)
     const struct gpu_product *p = &f->p;
     double *bias = malloc(p->n * sizeof *bias);
     struct verify_product host = { p->groups, p->rows / p->groups, p->n, p->k, p->a, p->b, p->out,
-        p->acc, p->b_is_nk, f->a, f->b, f->bias ? bias : NULL, p->scale, p->epilogue };
+        p->acc, p->b_is_nk, p->is_cut, f->a, f->b, f->bias ? bias : NULL, p->scale, p->epilogue };
     struct verify_result here, there = judge(f, true);
     struct verify *v;
 

@@ -316,16 +316,19 @@ static void equals_go_by_rank(void **state)
 static void long_launches_leave_sooner(void **state)
 {
     (void)state;
-    struct bench b = { .n = 4, .us = { 4000, 1500, 2300, 2200, 4000 } };
+    struct bench b = { .n = 4, .us = { 8000, 4000, 6100, 5900, 8000 } };
     const uint32_t rank[4] = { 0, 1, 2, 3 };
     struct race_verdict v;
     finish(start(&b, RACE_NOBODY, rank), &b, &v);
     assert_int_equal(v.winner, 1);
     assert_int_equal(v.marks[2].state, RACE_SLOW);
     assert_int_equal(v.marks[3].state, RACE_DROPPED); // within half as much again
-    b = (struct bench){ .n = 4, .us = { 400, 150, 230, 220, 400 } };
+    b = (struct bench){ .n = 4, .us = { 800, 400, 610, 590, 800 } };
     finish(start(&b, RACE_NOBODY, rank), &b, &v);
     assert_int_equal(v.marks[2].state, RACE_DROPPED);
+    // The bar does not fall where the best gets slower.
+    for (double us = 1; us < 20000; us *= 1.1)
+        assert_true(race_slow_us(1.1 * us) >= race_slow_us(us) && race_slow_us(us) >= 1.5 * us);
 }
 
 // 2 leads by 0.6%; 1 ties with it but would not be worth leaving native for.

@@ -218,14 +218,21 @@ static void test_space(void **state)
     space_ranks(&s, rank);
     assert_true(rank[3] == 0 && rank[2] == 1 && rank[0] == 2 && rank[1] == 3);
     assert_int_equal(look(&s, 0, 100, NULL, false), 0);
+    assert_int_equal(s.candidates[0].fate, SPACE_LOOKED);
+    space_check(&s, 0, true);
     assert_int_equal(look(&s, 1, 501, "k", false), 0);
     assert_int_equal(s.candidates[1].fate, SPACE_SLOW);
     assert_int_equal(look(&s, 2, 10, NULL, false), 0);
-    assert_int_equal(s.candidates[0].fate, SPACE_LOOKED); // native is never slow
-    s.candidates[0].fate = s.candidates[2].fate = SPACE_CHECKED;
+    assert_true(s.best_look_us == 100); // until it is known to be right
+    space_check(&s, 2, true);
+    assert_true(s.best_look_us == 10);
+    assert_int_equal(s.candidates[0].fate, SPACE_CHECKED); // native is never slow
+    assert_int_equal(look(&s, 3, 1, NULL, false), 0);
+    space_check(&s, 3, false);
+    assert_true(s.best_look_us == 10 && s.candidates[3].fate == SPACE_WRONG);
     space_looks(&s, look_us);
     assert_true(look_us[0] == 100 && isnan(look_us[1]) && look_us[2] == 10 && isnan(look_us[3]));
-    assert_int_equal(space_settled(&s), 3);
+    assert_int_equal(space_settled(&s), 4);
     some[2].tactic = "7"; // the same digest, another list
     assert_false(space_same(&s, &opened));
     some[2].tactic = "2";
@@ -245,6 +252,7 @@ static void test_a_disturbed_look(void **state)
     (void)state;
     assert_int_equal(space_take(&s, &opened, &d), 0);
     assert_int_equal(look(&s, 0, 100, NULL, false), 0);
+    space_check(&s, 0, true);
     assert_int_equal(look(&s, 1, 2000, NULL, true), 0);
     assert_int_equal(look(&s, 2, 2000, NULL, false), 0);
     assert_true(s.candidates[1].fate == SPACE_LOOKED && s.candidates[2].fate == SPACE_SLOW);

@@ -206,7 +206,7 @@ static void spoil_square(struct fixture *f)
 }
 
 static const struct verify_product f32 = { 1, 5, 700, 300, DTYPE_f32, DTYPE_f32, DTYPE_f32,
-    DTYPE_f32, true, NULL, NULL, NULL, 1.0, VERIFY_NONE };
+    DTYPE_f32, true, false, NULL, NULL, NULL, 1.0, VERIFY_NONE };
 
 static void floats_are_judged(void **state)
 {
@@ -294,7 +294,7 @@ static void one_row_and_odd_sizes_are_judged(void **state)
 static void integers_are_exact(void **state)
 {
     struct verify_product p = { 1, 4, 300, 200, DTYPE_u8, DTYPE_s8, DTYPE_s32, DTYPE_s32, true,
-        NULL, NULL, NULL, 1.0, VERIFY_NONE };
+        false, NULL, NULL, NULL, 1.0, VERIFY_NONE };
     struct fixture *f = make(p, false);
 
     (void)state;
@@ -308,7 +308,7 @@ static void integers_are_exact(void **state)
 static void narrow_integers_saturate(void **state)
 {
     struct verify_product p = { 1, 4, 300, 200, DTYPE_s8, DTYPE_s8, DTYPE_s8, DTYPE_s32, false,
-        NULL, NULL, NULL, 0.01, VERIFY_NONE };
+        false, NULL, NULL, NULL, 0.01, VERIFY_NONE };
     struct fixture *f = make(p, false);
     bool saturated = false;
 
