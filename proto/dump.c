@@ -26,6 +26,13 @@ static const struct word {
 #include "proto/status.def"
 };
 
+static const struct meta {
+    const char *field, *fact;
+} metas[] = {
+#define META(field, fact) { #field, #fact },
+#include "proto/flashinfer.def"
+};
+
 static const struct limit {
     const char *name;
     uint64_t value;
@@ -445,6 +452,15 @@ static void json_facts(struct buf *out)
     buf_str(out, "}");
 }
 
+// What FlashInfer calls the facts that it knows.
+static void json_metadata(struct buf *out)
+{
+    buf_str(out, ",\n\"flashinfer_metadata\":{");
+    for (size_t i = 0; i < COUNT(metas); i++)
+        buf_printf(out, "%s\"%s\":\"%s\"", i ? "," : "", metas[i].field, metas[i].fact);
+    buf_str(out, "}");
+}
+
 static void put_json(struct buf *out)
 {
     buf_printf(out, "{\"version\":%d,\n", WIRE_VERSION);
@@ -453,6 +469,7 @@ static void put_json(struct buf *out)
     json_records(out);
     json_ops(out);
     json_facts(out);
+    json_metadata(out);
     buf_str(out, "}\n");
 }
 

@@ -17,7 +17,7 @@ import common
 import tacticd.flashinfer
 
 HERE = common.ROOT / "client/python"
-MODULES = sorted(p.name for p in (HERE / "tacticd").glob("*.py"))
+MODULES = sorted(str(p.relative_to(HERE / "tacticd")) for p in (HERE / "tacticd").rglob("*.py"))
 SHOW = "import tacticd, tacticd.flashinfer; c = tacticd.Client(); c.close(); print(tacticd.__version__, tacticd.__file__)"
 
 
@@ -45,10 +45,11 @@ class Package(unittest.TestCase):
 
     def assertWorks(self, place, python=sys.executable):
         """What was unpacked there can be imported, and speaks to libtactic."""
-        self.assertEqual(sorted(p.name for p in (place / "tacticd").glob("*.py")), MODULES)
-        told = run(python, "-c", SHOW, cwd=self.folder, env={**os.environ, "PYTHONPATH": str(place),
-                                                             "PYTHONDONTWRITEBYTECODE": "1"})
+        self.assertEqual(sorted(str(p.relative_to(place / "tacticd")) for p in (place / "tacticd").rglob("*.py")), MODULES)
+        env = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
+        told = run(python, "-c", SHOW, cwd=self.folder, env=env)
         self.assertEqual(told.split(), [common.VERSION, str(place / "tacticd/__init__.py")])
+        run(python, "-c", "import tacticd.worker.__main__", cwd=self.folder, env=env)
 
     def test_version(self):
         self.assertEqual(tacticd.__version__, common.VERSION)
