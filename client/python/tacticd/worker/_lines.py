@@ -41,6 +41,7 @@ RECORDS = {
         ("problem", "string", True, None),
         ("seed", "integer", True, None),
         ("memory_cap_bytes", "integer", True, None),
+        ("careful", "boolean", False, None),
         ("next", "string", False, None),
     ),
     "opened": (
@@ -48,6 +49,7 @@ RECORDS = {
         ("space_digest", "string", True, None),
         ("method", "string", True, None),
         ("flush_us", "integer", False, None),
+        ("watches", "boolean", False, None),
         ("build_ms", "integer", False, None),
     ),
     "refused": (
