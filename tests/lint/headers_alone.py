@@ -14,7 +14,7 @@ CUDA = [f"-isystem{folder}" for folder in
         (os.path.dirname(os.path.dirname(shutil.which("nvcc") or "")) + "/include", "/usr/local/cuda/include")
         if os.path.exists(folder + "/cuda.h")]
 # What only a build with CUDA compiles, as the build without it says by itself.
-WITHOUT_CUDA = re.compile(r"fatal error: (cuda|cublasLt)\.h: No such file")
+WITHOUT_CUDA = re.compile(r"fatal error: (cuda|cublasLt|cudnn|cudnn_backend)\.h: No such file")
 
 
 def compile_alone(root, name):
