@@ -60,7 +60,7 @@ pack_all() {
     pack
     if find "$work" -path '*/journal/*' -type f | grep -q .; then
         (cd "$work" && find . -path '*/journal/*' -type f) >"$work.list"
-        tar -cJ -C "$work" -T "$work.list" 2>/dev/null | split -b 15m - "$out/journals.tar.xz."
+        tar -cz -C "$work" -T "$work.list" 2>/dev/null | split -b 15m - "$out/journals.tar.gz."
         rm -f "$work.list"
     fi
 }

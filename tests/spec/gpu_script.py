@@ -61,7 +61,7 @@ def test_every_step_and_its_results(build):
                "not all is answered", swept)
         tables = [name for name in found if name.startswith("sweep-") and "/tables/kimi-k3-bf16," in name]
         expect(len(tables) == 2, "a table for each backend's versions", *found)
-        expect(list(site.out.glob("journals.tar.xz.*")), "no journals", *site.out.iterdir())
+        expect(list(site.out.glob("journals.tar.gz.*")), "no journals", *site.out.iterdir())
         expect(len(list(site.out.iterdir())) <= 8, "more files than come back", *site.out.iterdir())
         asked = site.result("planted")["asker"]
         expect(asked["failed"] == 0 and asked["kinds"].get("hit"), "lookups failed", asked)
@@ -70,7 +70,7 @@ def test_every_step_and_its_results(build):
         before = pathlib.Path(work) / "before.tar.gz"
         shutil.copy(site.out / "results.tar.gz", before)
         said = site.gpu("--dry", "--resume", before, "sweep", "kimi-k3-bf16", "ep=8,tp=1")
-        expect("lt: 0 queued, 93 known" in said and "cudnn: 0 queued, 42 known" in said, "it was swept again", said)
+        expect("lt ep=8,tp=1: 0 queued, 93 known" in said and "cudnn ep=8,tp=1: 0 queued, 42 known" in said, "it was swept again", said)
 
 
 # What cuBLASLt's worker takes of ops.def's words, and the sizes that are tried beside them.
