@@ -341,9 +341,12 @@ static void *run_thread(void *arg)
     struct thread *t = arg;
     struct cudnn_builder *b = t->b;
 
+    bool has_device;
+
     fault_enter(on_fault, t, t->fault_stack);
+    has_device = gpu_enter_thread(b->g) == 0; // a fault in the driver must not keep the lock
     pthread_mutex_lock(&b->lock);
-    if (gpu_enter_thread(b->g) == 0)
+    if (has_device)
         while (!b->is_ending) {
             struct batch *h = find_work(b, t);
 

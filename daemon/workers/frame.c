@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// frame: see frame.h. Blocking and single-threaded on purpose: a worker does one thing at a time,
+// frame: see frame.h. Blocking and single-threaded on purpose: the frame does one thing at a time,
 // and its deadlines are the daemon's, which can kill it.
 #include "daemon/workers/frame.h"
 
