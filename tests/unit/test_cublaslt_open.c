@@ -388,7 +388,7 @@ static void candidates_are_looked_at_and_run(void **state)
     struct rec_candidate listed = { 0 };
     struct cublaslt_tactic t;
     struct worker_sample sample;
-    struct worker_look look;
+    struct worker_look look = { 0 };
     struct diag d;
 
     (void)state;

@@ -467,7 +467,7 @@ static void sweep(void)
     struct diag d = { 0 };
     struct key k;
     struct worker_open o = { .key = &k, .seed = 5, .memory_cap_bytes = 512 * MIB };
-    struct worker_look look;
+    struct worker_look look = { 0 };
     struct worker_sample sample;
     size_t n;
 
@@ -497,7 +497,7 @@ static void looks_beside_a_slow_plan(void)
     struct diag d = { 0 };
     struct key k;
     struct worker_open o = { .key = &k, .seed = 5, .memory_cap_bytes = 512 * MIB };
-    struct worker_look look;
+    struct worker_look look = { 0 };
     double start_us;
 
     must(!key_parse(key_text, strlen(key_text), &k, &d), d.sentence);

@@ -297,7 +297,7 @@ static void what_does_not_fit_is_refused_and_all_is_given_back(void **state)
     const char *const granted =
         "matmul,backend=cudnn,a=bf16,b=bf16,out=bf16,acc=f32,layout=tn,batch=1,m=9,"
         "n=40,k=24,epilogue=none,scale=none,workspace_bytes=1000000000";
-    struct worker_look look;
+    struct worker_look look = { 0 };
     struct diag d;
 
     (void)state;
