@@ -174,11 +174,15 @@ static bool failed(struct gpu *g, const char *what, CUptiResult r)
     return true;
 }
 
+// Opened once in a process, for it stays: its callbacks are known to the driver.
+static void *library;
+
 static bool start(struct gpu *g)
 {
-    void *library = open_cupti();
     CUptiResult r;
 
+    if (!library)
+        library = open_cupti();
     if (!library)
         return give_up(g, "libcupti is not found", "");
     for (unsigned i = 0; i < sizeof functions / sizeof functions[0]; i++) {
@@ -216,7 +220,6 @@ void gpu_names_end(struct gpu *g, char name[GPU_NAME_BYTES])
         (void)failed(g, "reading CUPTI's records: ", r);
 }
 
-// The library stays: its callbacks are known to the driver.
 void gpu_names_free(struct gpu *g)
 {
     g->cupti = NULL;
