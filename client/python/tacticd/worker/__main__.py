@@ -4,17 +4,19 @@ import sys
 
 import tacticd
 from tacticd import flashinfer
-from tacticd.worker import facts, frame
-from tacticd.worker.families import FAMILIES
+from tacticd.worker import device, facts, families, frame
 
 
 def backend():
-    if not FAMILIES:
-        raise frame.Unavailable("no family of FlashInfer's kernels can run here: this tacticd brings none")
+    gpu = device.find()
     metadata = flashinfer.metadata()
     if metadata is None:
         raise frame.Unavailable("FlashInfer cannot be imported, or does not tell its environment")
-    return frame.Backend("flashinfer", f"tacticd.worker {tacticd.__version__}", facts.of_metadata(metadata), FAMILIES)
+    found, missing = families.found(gpu)
+    if not found:
+        raise frame.Unavailable("; ".join(["no family of FlashInfer's kernels can run here", *missing.values()]))
+    return frame.Backend("flashinfer", f"tacticd.worker {tacticd.__version__}",
+                         {**gpu.facts(), **facts.of_metadata(metadata)}, found)
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ class Problem:
     method = ""  # id of its timing
     build_ms = None  # what compiling and loading a candidate may take
     flush_us = None  # what making the caches cold costs each launch
+    watches = False  # whether it ends the process itself where a launch outlasts a look's limit_ms
 
     def look(self, i, limit_ms):
         """A Look: one untimed and one timed launch. Who keeps a device busy for longer than limit_ms hangs; 0:
@@ -226,7 +227,7 @@ class Frame:
             raise AssertionError(f"{len(tactics)} candidates, {len(set(tactics))} of them different")
         self.say("opened", candidates=[c._asdict() for c in problem.candidates], space_digest=space_digest(tactics),
                  method=problem.method, build_ms=problem.build_ms or None,
-                 flush_us=None if problem.flush_us is None else int(problem.flush_us))
+                 flush_us=None if problem.flush_us is None else int(problem.flush_us), watches=problem.watches or None)
 
     def on_look(self, request):
         i = request["candidate"]
