@@ -37,7 +37,6 @@ CALLS = {
                                 ("inputs", "profile"))],
     "cudnn_fp8_tactics": [Call(f"{GEMM}._cudnn_gemm_fp8_runner.CudnnFp8GemmRunner.get_valid_tactics",
                                ("inputs", "profile"))],
-    "metadata": [Call(f"{TUNER}._collect_metadata")],
 }
 
 

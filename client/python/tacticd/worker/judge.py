@@ -17,7 +17,7 @@ SAMPLES = 1024
 CHUNK_BYTES = 256 << 20  # of float64 in hand at once
 
 # Mantissa bits of what verify_limit.c calls dtype_roundoff; e5m2 is FlashInfer's alone.
-MANTISSA_BITS = {"f32": 23, "tf32": 10, "f16": 10, "bf16": 7, "e4m3": 3, "e5m2": 2}
+MANTISSA_BITS = {"f32": 23, "f16": 10, "bf16": 7, "e4m3": 3, "e5m2": 2}
 NARROW = ("e4m3", "e5m2")
 # As in verify_limit.c, where the reasons stand.
 NATIVE_FLOORS = 4.0
@@ -94,6 +94,15 @@ def _first_not_finite(rows):
     return at // rows.shape[1], at % rows.shape[1]
 
 
+def _rows(tensor, batch, row):
+    """Those rows in float64. Not every version indexes eight-bit floats."""
+    if tensor.element_size() > 1:
+        return tensor[batch, row].double()
+    import torch
+
+    return tensor.view(torch.uint8)[batch, row].view(tensor.dtype).double()
+
+
 class Exact:
     """Every element of values, [rows, columns] in float64, on the device of the outputs; the outputs have the same
     number of elements in the same order. rms: None takes that of the values."""
@@ -164,8 +173,8 @@ class Product:
         column[:4] = torch.tensor([0, 0, self.n - 1, self.n - 1])
         self.at = tuple(t.to(a.device) for t in (batch, row, column))
         batch, row, column = self.at
-        parts = [self.scale * (a[batch[i:i + 256], row[i:i + 256]].double()
-                               * b[batch[i:i + 256], column[i:i + 256]].double()).sum(1) for i in range(0, SAMPLES, 256)]
+        parts = [self.scale * (_rows(a, batch[i:i + 256], row[i:i + 256]) * _rows(b, batch[i:i + 256], column[i:i + 256]))
+                 .sum(1) for i in range(0, SAMPLES, 256)]
         self.samples = torch.cat(parts) + bias[column]
         self.rms = float(self.samples.square().mean().sqrt()) or 1.0
 
@@ -188,7 +197,7 @@ class Product:
         whole = columns.shape[0] // BLOCK_COLUMNS
         weights = self.weights[first:end]
         if whole:
-            blocks = columns[:whole * BLOCK_COLUMNS].view(whole, BLOCK_COLUMNS, self.k)
+            blocks = columns[:whole * BLOCK_COLUMNS].reshape(whole, BLOCK_COLUMNS, self.k)
             projected[first:first + whole] = self.torch.bmm(weights[:whole, None, :], blocks).squeeze(1)
         rest = columns[whole * BLOCK_COLUMNS:]
         if len(rest):

@@ -70,7 +70,8 @@ class Launches(frame.Problem):
         raise NotImplementedError
 
     def refused(self, i):
-        """Looked at after each look's launches: why this candidate, though it ran, must not be used; None: it may."""
+        """Asked after each look's launches: why this candidate, though it ran, must not be used; None: it may. Native
+        may in any case."""
         return None
 
     # --- what the frame asks for ---
@@ -81,8 +82,8 @@ class Launches(frame.Problem):
                 first_us, kernel = names_of(self.device).of(lambda: self.timer.once(lambda: self.launch(i), limit_ms))
             self._compare(i, kernel, heard)
             sample = self.timer.cold(lambda: self.launch(i), self.warm, limit_ms)
-            why = self.refused(i) if i != NATIVE else None
-            if why:
+            why = self.refused(i)
+            if why and i != NATIVE:
                 raise frame.Failed(why)
             return frame.Look(first_us, sample, kernel)
 

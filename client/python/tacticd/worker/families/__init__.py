@@ -4,7 +4,7 @@ and PyTorch, so they are imported when they are looked for, and not before."""
 import functools
 import importlib
 
-MODULES = ()
+MODULES = ("cudnn_gemm",)
 
 
 def found(device):
