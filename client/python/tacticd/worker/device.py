@@ -102,10 +102,10 @@ class Device:
     def guard(self, refusal=frame.Failed):
         """Around everything that touches the device. What the library raises becomes `refusal` with its words; no
         memory becomes `refusal` too, or frame.Memory where that is frame.Unsupported; a broken device ends the
-        process. The frame's own errors pass, and so do defects of ours (AssertionError)."""
+        process. The frame's own errors pass, and so do defects of ours (AssertionError, NameError)."""
         try:
             yield
-        except (frame.Failed, frame.Unsupported, frame.Memory, frame.Unavailable, AssertionError):
+        except (frame.Failed, frame.Unsupported, frame.Memory, frame.Unavailable, AssertionError, NameError):
             raise
         except Exception as e:  # whatever a library raises
             self._judge(e, refusal)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a problem is fed with, and what its results hold before: tensors from a seed, and poison. Works on every device
 of torch's. Values are the same for the same seed on the same kind of device, not across kinds."""
+import importlib
+
 MASK = (1 << 64) - 1
 CHUNK = 1 << 24  # elements drawn at once
 
@@ -48,7 +50,7 @@ def bell(device, shape, dtype, sd, seeds):
 def poison(tensor, which):
     """Fills a float tensor with NaN, in another way for which = 0 and 1, so that what a kernel leaves unwritten is
     seen, and differs between two runs. In the stream; the tensor is contiguous."""
-    torch = _torch_of(tensor)
+    torch = importlib.import_module("torch")
     as_integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()]
     # All ones is NaN in every float type here, and so it is without the sign bit.
     ones = {1: 0xFF, 2: -1, 4: -1}[tensor.element_size()]
@@ -58,11 +60,5 @@ def poison(tensor, which):
 
 def same_bytes(a, b):
     """Whether two contiguous tensors of one type hold equal bytes: NaN is itself."""
-    torch = _torch_of(a)
+    torch = importlib.import_module("torch")
     return bool(torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)))
-
-
-def _torch_of(_tensor):
-    import torch
-
-    return torch

@@ -8,6 +8,7 @@ by one. Exact: values somebody computed, every element compared: for what is not
 
 Errors are in units of the outputs' root mean square, so that one limit serves all shapes.
 """
+import importlib
 import math
 
 from tacticd.worker import frame, inputs
@@ -98,8 +99,7 @@ def _rows(tensor, batch, row):
     """Those rows in float64. Not every version indexes eight-bit floats."""
     if tensor.element_size() > 1:
         return tensor[batch, row].double()
-    import torch
-
+    torch = importlib.import_module("torch")
     return tensor.view(torch.uint8)[batch, row].view(tensor.dtype).double()
 
 
@@ -136,8 +136,7 @@ class Product:
     batch x (k x n + m x n x k / 256) multiply-adds, and memory for batch x (m x n / 256 + n x k / 256) float64."""
 
     def __init__(self, a, b, seed, scale=1.0, bias=None):
-        import torch
-
+        torch = importlib.import_module("torch")
         self.torch, self.scale = torch, scale
         self.batch, self.m, self.k = a.shape
         self.n, self.blocks = b.shape[1], -(-b.shape[1] // BLOCK_COLUMNS)

@@ -3,6 +3,7 @@
 batch of one), as a server calls them with backend="cudnn". A tactic is [engine, [[knob, value], ...]], the plan that
 cuDNN is asked to build: legal at other token counts than the one whose list it stands in, or refused when it is built.
 What such a table must not be used for: docs/python.md, servers that name another backend, or "auto"."""
+import importlib
 import time
 
 from tacticd.worker import calls, device as devices, frame, inputs, judge, ladder, launches, tuner
@@ -19,7 +20,7 @@ def missing(device):
     if device.is_cuda and device.capability not in ARCHITECTURES["bf16"]:
         return f"FlashInfer does not run cuDNN's matrix products on compute capability {device.capability}"
     try:
-        import cudnn  # noqa: F401 # FlashInfer goes without it, and then has none of this
+        importlib.import_module("cudnn")  # FlashInfer goes without it, and then has none of this
     except Exception as e:  # whatever its import meets
         return f"the cuDNN frontend (nvidia-cudnn-frontend) cannot be imported: {devices.words_of(e)}"
     return None
