@@ -12,7 +12,7 @@ import torch
 from ..autotuner import AutoTuner
 
 DEFAULT_WORKSPACE_SIZE = 1 << 20
-NATIVE_S, SLOW_S, FAST_S, OTHER_S = 10e-3, 16e-3, 5e-3, 12e-3
+NATIVE_S, SLOW_S, FAST_S, OTHER_S = 40e-3, 60e-3, 20e-3, 24e-3
 _buffers = {}
 
 
