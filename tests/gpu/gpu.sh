@@ -3,7 +3,7 @@
 # tacticd on a machine with an NVIDIA GPU, step by step; runs without a network and outside of Debian. Needs python3
 # with PyTorch, and a bundle made beforehand (bundle.sh). Nothing of the GPU's settings is changed.
 #   gpu.sh [--bundle DIR] [--out DIR] [--seconds N] [--resume TAR] [--dry] STEP [ARGUMENT...] [+ STEP [ARGUMENT...]]...
-# Steps (steps.py and steps_kinds.py say what each looks at):
+# Steps (steps.py and steps_*.py say what each looks at):
 #   hello                     each worker says what it loaded: PyTorch's cuBLASLt and cuDNN, and the system's cuDNN
 #   smoke                     one small problem of each worker is missed, swept and answered
 #   sweep RECIPE [LAYOUT [SECTION]]  all problems of a recipe's layout, or of `all`; of one worker, `lt` or `cudnn`
@@ -13,6 +13,9 @@
 #   giveback [TIMES]          how soon the GPU's memory is free when a sweep is stopped
 #   accuracy [ARGUMENT...]    tests/gpu/accuracy on this machine's libraries
 #   examples                  client/examples/moe_layer and pytorch_linear.py, with and without answers
+#   fi_gemm WHEELS [RELEASE]  cuDNN's products through FlashInfer are swept; WHEELS as wheels.py gathers them
+#   fi_serve WHEELS [RELEASE] processes like servers at their start: tuning, or with fi_gemm's file
+#   fi_oracle WHEELS [RELEASE] all candidates of those products, many rounds; what both starts are worth
 # Each step gets at most --seconds (default 480). OUT (default gpu-results) gets results.tar.gz, renewed every 30 s, so
 # that whoever stops this script keeps what was done, and after each step the sweeps' journals, in parts of 15 MiB.
 # --resume takes such a results.tar.gz and sweeps what it does not answer yet. --dry has scripted workers in place of the GPU's.

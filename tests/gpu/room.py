@@ -28,7 +28,8 @@ MOE = ("moe_grouped_matmul,backend=cudnn,a=bf16,b=bf16,out=bf16,acc=f32,mode=non
        "experts={experts},local_experts={local},n={n},k={k},workspace_bytes=134217728")
 SMALL = {"cublaslt": MATMUL.format(m=16, n=1024, k=1024),
          "cudnn": MOE.format(tokens=64, top_k=2, experts=8, local=8, n=512, k=512)}
-OPS = {"cublaslt": "matmul", "cudnn": "matmul,moe_grouped_matmul,convolution"}  # what the workers claim
+OPS = {"cublaslt": "matmul", "cudnn": "matmul,moe_grouped_matmul,convolution",
+       "flashinfer": "cudnn_gemm"}  # what the workers claim
 
 
 class Room:

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers what tests/gpu/flashinfer.sh installs on a machine without a network: FlashInfer's wheels with nothing
-but their Python, and the two packages that such a machine lacks, for its Python 3.12.
+"""Gathers what tests/gpu/flashinfer.sh and the steps fi_* of gpu.sh install on a machine without a network: FlashInfer's
+wheels with nothing but their Python, and the two packages that such a machine lacks, for its Python 3.12.
 
-usage: wheels.py DIRECTORY
+usage: wheels.py DIRECTORY [--modules VENVS]
+With --modules the wheels also hold compiled modules that FlashInfer takes in place of building them (data/aot):
+trtllm_utils, which its tuner times with. Built here with nvcc for sm_90a, in environments that tests/flashinfer/venv.sh
+makes in VENVS; 15 s each.
 """
+import os
 import pathlib
 import re
 import subprocess
@@ -26,24 +30,51 @@ def download(folder, *what):
                     "--only-binary", ":all:", "-d", folder, *what], check=True)
 
 
-def slim(source, target):
+BUILD = """
+import sys
+from flashinfer.jit.tllm_utils import gen_trtllm_utils_module
+spec = gen_trtllm_utils_module()
+spec.build(False)
+path = getattr(spec, "jit_library_path", None) or spec.get_library_path()
+sys.stderr.write(f"\\nbuilt {path}\\n")
+"""
+
+
+def modules(venvs, release):
+    """{path in the wheel: file} of what is compiled for a release."""
+    here = pathlib.Path(__file__).resolve().parent
+    subprocess.run([here.parent / "flashinfer/venv.sh", release, venvs], check=True)
+    venvs = venvs.resolve()
+    done = subprocess.run([venvs / release / "bin/python", "-c", BUILD], check=True, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "FLASHINFER_WORKSPACE_BASE": str(venvs / "modules"), "MAX_JOBS": "2",
+                               "FLASHINFER_CUDA_ARCH_LIST": "9.0a"})
+    path = pathlib.Path(re.search(r"^built (.+)$", done.stderr, re.M).group(1))
+    return {f"flashinfer/data/aot/{path.stem}/{path.name}": path}
+
+
+def slim(source, target, more):
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as new:
         names = [n for n in old.namelist() if KEPT.fullmatch(n) and not LEFT_OUT.match(n)]
         for name in names:
             new.writestr(name, old.read(name))
+        for name, path in more.items():
+            new.write(path, name)
         record = next(n for n in old.namelist() if n.endswith(".dist-info/RECORD"))
-        new.writestr(record, "".join(f"{n},,\n" for n in [*names, record]))
+        new.writestr(record, "".join(f"{n},,\n" for n in [*names, *more, record]))
 
 
 def main():
-    out = pathlib.Path(sys.argv[1])
+    if len(sys.argv) not in (2, 4) or sys.argv[2:3] not in ([], ["--modules"]):
+        print(__doc__.split("\n\n")[1], file=sys.stderr)
+        return 2
+    out, venvs = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[3]) if len(sys.argv) == 4 else None
     out.mkdir(parents=True, exist_ok=True)
     download(out, *TARGET, *BESIDE)
     for package in FLASHINFER:
         with tempfile.TemporaryDirectory() as work:
             download(work, package)
             (wheel,) = pathlib.Path(work).glob("*.whl")
-            slim(wheel, out / wheel.name)
+            slim(wheel, out / wheel.name, modules(venvs, package.split("==")[1]) if venvs else {})
     for wheel in sorted(out.glob("*.whl")):
         print(f"{wheel.stat().st_size / 2**20:6.1f} MiB {wheel.name}")
     return 0

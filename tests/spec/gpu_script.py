@@ -51,10 +51,13 @@ def test_every_step_and_its_results(build):
     with tempfile.TemporaryDirectory() as work:
         site = Site(build, work)
         said = site.gpu("--dry", "hello", "+", "smoke", "+", "planted", "+", "giveback", "1", "+", "sweep",
-                        "kimi-k3-bf16", "ep=8,tp=1", "+", "accuracy", "+", "examples")
-        for step in ("hello", "smoke", "planted", "giveback 1", "sweep kimi-k3-bf16 ep=8,tp=1", "examples"):
+                        "kimi-k3-bf16", "ep=8,tp=1", "+", "accuracy", "+", "examples", "+", "fi_gemm", "nowhere", "+",
+                        "fi_serve", "nowhere")
+        for step in ("hello", "smoke", "planted", "giveback 1", "sweep kimi-k3-bf16 ep=8,tp=1", "examples",
+                     "fi_gemm nowhere"):
             expect(f"ok {step} (" in said and f"not ok {step}" not in said, f"{step} has not passed", said)
         expect("skipped accuracy" in said, "a dry run judges no accuracy", said)
+        expect("skipped fi_serve" in said and site.result("fi_gemm-nowhere")["answered"] == [3, 3], "FlashInfer's steps", said)
         found = site.results()
         swept = site.result("sweep-kimi-k3-bf16-ep=8,tp=1")
         expect(swept["answered"] == {"lt": [93, 93], "cudnn": [42, 42]} and swept["ended"] == "passed" and swept["whole"],
