@@ -2,6 +2,7 @@
 """Steps of gpu.sh with FlashInfer's own kernels: WHEELS is a folder as wheels.py gathers it, the release a version in
 it. Each of the three takes at most its seconds and leaves what it has; later ones use what earlier ones left, also of
 an earlier run (--resume)."""
+import atexit
 import itertools
 import json
 import os
@@ -9,6 +10,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 from room import ROOT
@@ -29,12 +31,14 @@ class Site:
 
     def __init__(self, room, wheels, release):
         self.room, self.release, self.python = room, release, sys.executable
-        self.folder, self.path = room.out / "site", [str(ROOT / "client/python")]
+        # Not among the results, which are packed every 30 s.
+        self.folder, self.path = pathlib.Path(tempfile.mkdtemp(prefix="fi-site-")), [str(ROOT / "client/python")]
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         if not room.is_dry:
             self.install(pathlib.Path(wheels))
             self.path.append(str(self.folder))
         self.env = {**os.environ, "PYTHONPATH": ":".join(self.path), "PYTHONUNBUFFERED": "1", "FLASHINFER_DISABLE_JIT": "1",
-                    "FLASHINFER_NO_DOWNLOAD": "1", "FLASHINFER_WORKSPACE_BASE": str(room.out / "flashinfer"),
+                    "FLASHINFER_NO_DOWNLOAD": "1", "FLASHINFER_WORKSPACE_BASE": str(self.folder / "workspace"),
                     "FLASHINFER_LOGGING_LEVEL": "error"}
 
     def install(self, wheels):
@@ -165,7 +169,6 @@ def step_fi_gemm(room, wheels, release=RELEASE):
             code, _, err = d.tunectl("export", str(tables[0]), "--metadata", str(room.out / "metadata.json"), "--out",
                                      str(room.out / "flashinfer.json"))
             expect((room.out / "flashinfer.json").exists(), f"no file for servers ({code})", err)
-    shutil.rmtree(site.folder, ignore_errors=True)
 
 
 def step_fi_serve(room, wheels, release=RELEASE):
@@ -185,7 +188,6 @@ def step_fi_serve(room, wheels, release=RELEASE):
             expect(code == 0, f"a process ended with {code}")
             longest = max(longest, time.monotonic() - begun)
     gather(room)
-    shutil.rmtree(site.folder, ignore_errors=True)
 
 
 def step_fi_oracle(room, wheels, release=RELEASE):
@@ -198,7 +200,6 @@ def step_fi_oracle(room, wheels, release=RELEASE):
     code, _ = site.run(LIKE, "oracle", "--out", out, "--seconds", f"{room.left():.0f}", seconds=room.left() + 20)
     expect(code == 0, f"the oracle ended with {code}")
     gather(room)
-    shutil.rmtree(site.folder, ignore_errors=True)
 
 
 def gather(room):
