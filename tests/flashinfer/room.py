@@ -137,7 +137,8 @@ class Timing(unittest.TestCase):
     def test_launches(self):
         timer, done = timing.timer_of(CPU), []
         self.assertIs(timer, timing.timer_of(CPU))
-        warm = (torch.zeros(3, 5, dtype=torch.bfloat16), torch.zeros(7, dtype=torch.uint8), torch.zeros(()))
+        warm = (torch.zeros(3, 5, dtype=torch.bfloat16), torch.zeros(7, dtype=torch.uint8), torch.zeros(()), torch.zeros(0),
+                torch.zeros(9, dtype=torch.uint8)[1:4])
         sample = timer.cold(lambda: done.append(1), warm, 1000)
         self.assertEqual((len(done), sample.is_foreign, sample.device_us == sample.host_us), (1, False, True))
         timer.hot(lambda: done.append(1))
@@ -179,7 +180,7 @@ class Gate(unittest.TestCase):
         self.gpu = types.SimpleNamespace(
             is_cuda=True, l2_bytes=1 << 10, where="cpu", wait=lambda limit_ms=0, event=None: event and event.synchronize(),
             torch=types.SimpleNamespace(
-                zeros=torch.zeros, arange=torch.arange, sum=torch.sum, int32=torch.int32, int64=torch.int64, uint8=torch.uint8,
+                zeros=torch.zeros, arange=torch.arange, amax=torch.amax, int32=torch.int32, uint8=torch.uint8,
                 cuda=types.SimpleNamespace(Event=lambda **more: SpunEvent(clock, **more), _sleep=sleep)))
         self.real, timing.now_us = timing.now_us, lambda: clock.now
         self.addCleanup(lambda: setattr(timing, "now_us", self.real))

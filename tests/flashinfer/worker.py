@@ -81,8 +81,10 @@ def check_sweep(python, build):
         denied = {rule["tactic"][0]: rule["reason"] for rule in told["deny"]}
         expect(denied.keys() == {4, 5} and "should be" in denied[4] and "never written" in denied[5], "not the guilty", told)
         (lines,) = d.journals().values()
+        opened = next(line for line in lines if line["say"] == "opened")
+        expect(opened["watches"] and opened["method"] == "torch-wall-cold-1" and opened["build_ms"], "opened oddly", opened)
         failed = {line["candidate"]: line["detail"] for line in lines if line["say"] == "failed"}
-        names = {i: c["tactic"] for i, c in enumerate(next(ln for ln in lines if ln["say"] == "opened")["candidates"])}
+        names = {i: c["tactic"] for i, c in enumerate(opened["candidates"])}
         words = {names[i][0]: detail for i, detail in failed.items()}
         expect(words.keys() == {3, 6, 8} and "falling back" in words[3] and "workspace" in words[6] and "CUDNN" in words[8],
                "not those that cannot run", words)

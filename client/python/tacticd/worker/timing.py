@@ -42,10 +42,10 @@ class Timer:
         self.bytes = 2 * 4 * n
         self.written = self.torch.zeros(n, dtype=self.torch.int32, device=device.where)
         self.read = self.torch.zeros(n, dtype=self.torch.int32, device=device.where)
-        self.sink = self.torch.zeros(1, dtype=self.torch.int64, device=device.where)
-        self.turn, self.is_cold, self.gate_us = 0, False, GATE_FIRST_US
-        self.mhz = self.clock_mhz() or 1000.0
+        self.sinks = {kind: self.torch.zeros(1, dtype=kind, device=device.where) for kind in (self.torch.int32, self.torch.uint8)}
+        self.turn, self.is_cold, self.gate_us, self.mhz = 0, False, GATE_FIRST_US, 0.0
         self.flush_us = self._measure_flush()
+        self.clock_mhz()
 
     # --- cold ---
 
@@ -57,12 +57,15 @@ class Timer:
         self.is_cold = True
 
     def _read(self, flat):
-        self.torch.sum(flat, dim=0, keepdim=True, dtype=self.torch.int64, out=self.sink)
+        # In the type that is there: a sum would be taken of a wider copy, whose lines would be dirty.
+        self.torch.amax(flat, dim=0, keepdim=True, out=self.sinks[flat.dtype])
 
     def _touch(self, warm):
         for tensor in warm:
             flat = tensor.view(-1).view(self.torch.uint8)[:self.device.l2_bytes // 2]
-            self._read(flat[:len(flat) // 4 * 4].view(self.torch.int32) if flat.data_ptr() % 4 == 0 else flat)
+            words = len(flat) // 4 * 4 if flat.data_ptr() % 4 == 0 else 0
+            if len(flat):
+                self._read(flat[:words].view(self.torch.int32) if words else flat)
 
     def _measure_flush(self):
         self._flush()
@@ -152,13 +155,16 @@ class Timer:
     # --- clock ---
 
     def clock_mhz(self):
-        """The SM clock, by spins of known cycles in the stream; None on a CPU."""
+        """The SM clock, by spins of known cycles in the stream; None on a CPU. The fastest so far is what the gate
+        counts by: an idle device is slow, and would open it too soon."""
         if not self.device.is_cuda:
             return None
         is_cold = self.is_cold  # and stays so: a spin touches nothing
         short_us, long_us = (self._timed(lambda n=n: self.torch.cuda._sleep(n)) for n in CLOCK_CYCLES)
         self.is_cold = is_cold
-        return (CLOCK_CYCLES[1] - CLOCK_CYCLES[0]) / max(long_us - short_us, 1.0)
+        found = (CLOCK_CYCLES[1] - CLOCK_CYCLES[0]) / max(long_us - short_us, 1.0)
+        self.mhz = max(self.mhz, found)
+        return found
 
 
 def timer_of(device):
