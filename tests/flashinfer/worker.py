@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The worker for FlashInfer without a GPU: its room on a CPU (room.py), what the real FlashInfer asks its tuner when the
-families call it (asked.py, both releases), and sweeps below the real daemon with a fake FlashInfer on a CPU.
+families call it (asked.py, both releases), its mixtures of experts through the real FlashInfer (moe.py, both), and
+sweeps below the real daemon with a fake FlashInfer on a CPU.
 
 usage: worker.py --build DIR [--venvs DIR]    environments are made in DIR/flashinfer, or in VENVS (venv.sh)
 Exit status 77 if the packages cannot be had.
@@ -113,6 +114,7 @@ def main():
         made.check_returncode()
         python = venvs / version / "bin/python"
         check_asked(python, version, build)
+        print(run(python, HERE / "moe.py"), end="")
         if version == VERSIONS[0]:
             print(run(python, HERE / "room.py"), end="")
             check_sweep(python, build)

@@ -24,6 +24,16 @@ class Call(NamedTuple):
 
 GEMM = "flashinfer.gemm.gemm_base"
 TUNER = "flashinfer.autotuner.autotuner"
+MOE = "flashinfer.fused_moe.core"
+JIT_MOE = "flashinfer.jit.fused_moe"
+
+# The same in every release, but for what 0.7 wants to be told.
+TRTLLM_FP4 = ("topk_ids", "routing_bias", "hidden_states", "hidden_states_scale", "gemm1_weights", "gemm1_weights_scale",
+              "gemm1_bias", "gemm1_alpha", "gemm1_beta", "gemm1_clamp_limit", "gemm2_weights", "gemm2_weights_scale",
+              "gemm2_bias", "output1_scale_scalar", "output1_scale_gate_scalar", "output2_scale_scalar", "num_experts",
+              "top_k", "n_group", "topk_group", "intermediate_size", "local_expert_offset", "local_num_experts",
+              "routed_scaling_factor")
+TRTLLM_FP4_KEYWORDS = ("routing_method_type", "do_finalize", "activation_type", "output")
 
 CALLS = {
     # The public functions: native is what they run.
@@ -37,6 +47,34 @@ CALLS = {
                                 ("inputs", "profile"))],
     "cudnn_fp8_tactics": [Call(f"{GEMM}._cudnn_gemm_fp8_runner.CudnnFp8GemmRunner.get_valid_tactics",
                                ("inputs", "profile"))],
+    # CUTLASS's mixture of experts: the public function, its workspace, the runner that it hands to the tuner, and who
+    # makes the compiled module. None of the makers' switches is used.
+    "cutlass_fused_moe": [Call(f"{MOE}.cutlass_fused_moe",
+                               ("input", "token_selected_experts", "token_final_scales", "fc1_expert_weights",
+                                "fc2_expert_weights", "output_dtype", "quant_scales"),
+                               ("fc1_expert_biases", "fc2_expert_biases", "tp_size", "tp_rank", "ep_size", "ep_rank",
+                                "output", "enable_pdl", "activation_type", "use_fused_finalize", "profile_ids",
+                                "workspace_buffer"))],
+    "cutlass_moe_workspace": [Call(f"{MOE}.cutlass_fused_moe_workspace_size",
+                                   ("max_num_tokens", "hidden_size", "intermediate_size", "num_experts_total", "top_k"),
+                                   ("x_dtype", "weight_dtype", "output_dtype", "activation_type", "tp_size", "tp_rank",
+                                    "ep_size", "ep_rank", "use_fused_finalize"))],
+    "cutlass_moe_tactics": [Call(f"{MOE}.get_cutlass_fused_moe_module.MoERunner.get_valid_tactics", ("inputs", "profile"))],
+    **{f"cutlass_moe_sm{sm}": [Call(f"{JIT_MOE}.gen_cutlass_fused_moe_sm{sm}_module")] for sm in (89, 90, 100, 103, 120)},
+    # trtllm-gen's four-bit mixture of experts, routed beforehand; how its weights are laid out.
+    "trtllm_fp4_moe": [Call(f"{MOE}.trtllm_fp4_block_scale_routed_moe", TRTLLM_FP4, TRTLLM_FP4_KEYWORDS, before="0.7"),
+                       Call(f"{MOE}.trtllm_fp4_block_scale_routed_moe", TRTLLM_FP4,
+                            (*TRTLLM_FP4_KEYWORDS, "hidden_states_scale_layout"), since="0.7")],
+    "trtllm_moe_tactics": [Call(f"{MOE}._get_trtllm_moe_sm100_module_impl.MoERunner.get_valid_tactics",
+                                ("inputs", "profile"), before="0.7"),
+                           Call("flashinfer.fused_moe.backends.trtllm.sm100_runner.MoERunner.get_valid_tactics",
+                                ("inputs", "profile"), since="0.7")],
+    "trtllm_moe_module": [Call(f"{JIT_MOE}.gen_trtllm_gen_fused_moe_sm100_module")],
+    "gemm1_rows": [Call(f"{MOE}._maybe_get_cached_w3_w1_permute_indices",
+                        ("_cache_permute_indices", "dst_w3_w1_weight", "epilogue_tile_m"), ("num_elts_per_sf",))],
+    "gemm2_rows": [Call(f"{MOE}.get_w2_permute_indices_with_cache",
+                        ("_cache_permute_indices", "dst_w2_weight", "epilogue_tile_m"), ("num_elts_per_sf",))],
+    "interleave_scales": [Call("flashinfer.quantization.fp4_quantization.block_scale_interleave", ("unswizzled_sf",))],
 }
 
 

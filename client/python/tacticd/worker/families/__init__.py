@@ -4,7 +4,7 @@ and PyTorch, so they are imported when they are looked for, and not before."""
 import functools
 import importlib
 
-MODULES = ("cudnn_gemm",)
+MODULES = ("cudnn_gemm", "cutlass_moe", "trtllm_moe")
 
 
 def found(device):
