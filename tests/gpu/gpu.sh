@@ -16,6 +16,8 @@
 #   fi_gemm WHEELS [RELEASE]  cuDNN's products through FlashInfer are swept; WHEELS as wheels.py gathers them
 #   fi_serve WHEELS [RELEASE] processes like servers at their start: tuning, or with fi_gemm's file
 #   fi_oracle WHEELS [RELEASE] all candidates of those products, many rounds; what both starts are worth
+#   fi_moe WHEELS [FINALIZE]  CUTLASS's mixtures of experts through FlashInfer are swept; WHEELS with fused_moe_90
+#                             (flashinfer/build_modules.py, wheels.py --built)
 # Each step gets at most --seconds (default 480). OUT (default gpu-results) gets results.tar.gz, renewed every 30 s, so
 # that whoever stops this script keeps what was done, and after each step the sweeps' journals, in parts of 15 MiB.
 # --resume takes such a results.tar.gz and sweeps what it does not answer yet. --dry has scripted workers in place of the GPU's.

@@ -27,6 +27,7 @@ import machine  # noqa: E402
 from room import HERE, LOOKUP_MS, MATMUL, MOE, ROOT, SMALL, Asker, Room, backend_of, sweep_one  # noqa: E402
 from steps_flashinfer import step_fi_gemm, step_fi_oracle, step_fi_serve  # noqa: E402,F401
 from steps_kinds import step_badinput, step_kinds  # noqa: E402,F401
+from steps_moe import step_fi_moe  # noqa: E402,F401
 
 from harness import SKIPPED, Failure, Skip, expect  # noqa: E402
 

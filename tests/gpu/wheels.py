@@ -3,11 +3,12 @@
 """Gathers what tests/gpu/flashinfer.sh and the steps fi_* of gpu.sh install on a machine without a network: FlashInfer's
 wheels with nothing but their Python, and the two packages that such a machine lacks, for its Python 3.12.
 
-usage: wheels.py DIRECTORY [--modules VENVS]
+usage: wheels.py DIRECTORY [--modules VENVS] [--built VERSION=FOLDER]...
 With --modules the wheels also hold compiled modules that FlashInfer takes in place of building them (data/aot):
 trtllm_utils, which its tuner times with. Built here with nvcc for sm_90a, in environments that tests/flashinfer/venv.sh
-makes in VENVS; 15 s each.
+makes in VENVS; 15 s each. With --built the wheel of VERSION holds what flashinfer/build_modules.py built in FOLDER.
 """
+import argparse
 import os
 import pathlib
 import re
@@ -63,18 +64,32 @@ def slim(source, target, more):
         new.writestr(record, "".join(f"{n},,\n" for n in [*names, *more, record]))
 
 
+def built(words):
+    """{version: {path in the wheel: file}}"""
+    found = {}
+    for version, folder in (word.split("=", 1) for word in words):
+        files = sorted(pathlib.Path(folder).glob("*/*.so"))
+        if version not in [package.split("==")[1] for package in FLASHINFER] or not files:
+            sys.exit(f"wheels.py: {version}={folder}: no such version, or no modules there")
+        found[version] = {f"flashinfer/data/aot/{path.parent.name}/{path.name}": path for path in files}
+    return found
+
+
 def main():
-    if len(sys.argv) not in (2, 4) or sys.argv[2:3] not in ([], ["--modules"]):
-        print(__doc__.split("\n\n")[1], file=sys.stderr)
-        return 2
-    out, venvs = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[3]) if len(sys.argv) == 4 else None
+    parser = argparse.ArgumentParser(description="what FlashInfer needs on a machine without a network")
+    parser.add_argument("out", type=pathlib.Path, metavar="DIRECTORY")
+    parser.add_argument("--modules", type=pathlib.Path, metavar="VENVS")
+    parser.add_argument("--built", action="append", default=[], metavar="VERSION=FOLDER")
+    args = parser.parse_args()
+    out, more = args.out, built(args.built)
     out.mkdir(parents=True, exist_ok=True)
     download(out, *TARGET, *BESIDE)
     for package in FLASHINFER:
+        version = package.split("==")[1]
         with tempfile.TemporaryDirectory() as work:
             download(work, package)
             (wheel,) = pathlib.Path(work).glob("*.whl")
-            slim(wheel, out / wheel.name, modules(venvs, package.split("==")[1]) if venvs else {})
+            slim(wheel, out / wheel.name, {**(modules(args.modules, version) if args.modules else {}), **more.get(version, {})})
     for wheel in sorted(out.glob("*.whl")):
         print(f"{wheel.stat().st_size / 2**20:6.1f} MiB {wheel.name}")
     return 0

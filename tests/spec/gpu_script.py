@@ -52,9 +52,9 @@ def test_every_step_and_its_results(build):
         site = Site(build, work)
         said = site.gpu("--dry", "hello", "+", "smoke", "+", "planted", "+", "giveback", "1", "+", "sweep",
                         "kimi-k3-bf16", "ep=8,tp=1", "+", "accuracy", "+", "examples", "+", "fi_gemm", "nowhere", "+",
-                        "fi_serve", "nowhere")
+                        "fi_serve", "nowhere", "+", "fi_moe", "nowhere")
         for step in ("hello", "smoke", "planted", "giveback 1", "sweep kimi-k3-bf16 ep=8,tp=1", "examples",
-                     "fi_gemm nowhere"):
+                     "fi_gemm nowhere", "fi_moe nowhere"):
             expect(f"ok {step} (" in said and f"not ok {step}" not in said, f"{step} has not passed", said)
         expect("skipped accuracy" in said, "a dry run judges no accuracy", said)
         expect("skipped fi_serve" in said and site.result("fi_gemm-nowhere")["answered"] == [3, 3], "FlashInfer's steps", said)

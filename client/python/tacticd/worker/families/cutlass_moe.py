@@ -123,7 +123,8 @@ class Problem(launches.Launches):
             x_dtype=dtype, weight_dtype=dtype, output_dtype=out, activation_type=moe.NUMBERS[key["activation"]],
             tp_size=key["tp"], tp_rank=0, ep_size=key["ep"], ep_rank=0, use_fused_finalize=key["finalize"] == "fused")
 
-    def _run(self, profile_ids):
+    def run_pair(self, profile_ids):
+        """Both products by their numbers, or None: as the tuner says."""
         key = self.key
         calls.of("cutlass_fused_moe")(
             self.x, self.routed.ids, self.routed.scales, self.w1, self.w2, self.output.dtype, self.scales,
@@ -134,7 +135,7 @@ class Problem(launches.Launches):
     def _list(self):
         """Native, and the tactics of this product that fit the device, less the first, which native is. Token counts
         change nothing here: the list is the type's."""
-        asked = tuner.Tuner(f"trtllm::fused_moe::{self.key['stage']}", RUNNER).listen(lambda: self._run(None))
+        asked = tuner.Tuner(f"trtllm::fused_moe::{self.key['stage']}", RUNNER).listen(lambda: self.run_pair(None))
         found = calls.on("cutlass_moe_tactics", asked.runner(RUNNER))(asked.inputs, None)
         numbers = sorted(map(int, found))[1:]
         if len(numbers) >= frame.MAX_CANDIDATES:
@@ -147,7 +148,7 @@ class Problem(launches.Launches):
 
     def launch(self, i):
         number = self.candidates[i].tactic
-        self._run([number, tuner.NATIVE] if self.key["stage"] == "gemm1" else [tuner.NATIVE, number])
+        self.run_pair([number, tuner.NATIVE] if self.key["stage"] == "gemm1" else [tuner.NATIVE, number])
 
     # --- what is right ---
 
