@@ -45,12 +45,17 @@ def _without_parameters(name):
 
 
 def joined(names):
-    """Each once, in order, "a + b"; one that does not fit whole is left out. None if there are none."""
-    text = ""
-    for name in dict.fromkeys(map(short, names)):
-        more = f"{text} + {name}" if text else name
-        text = more if len(more.encode()) <= frame.KERNEL_BYTES else text
-    return text or None
+    """Each once, in order, "a + b"; None if there are none. Where not all fit whole, those that do and a digest of all:
+    a fused layer runs ten kernels, and the one that tells two tactics apart is among the last."""
+    each = list(dict.fromkeys(map(short, names)))
+    whole = " + ".join(each)
+    if len(whole.encode()) <= frame.KERNEL_BYTES:
+        return whole or None
+    last, text = f"#{hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()}", ""
+    for name in each:
+        if len(f"{text}{name} + {last}".encode()) <= frame.KERNEL_BYTES:
+            text += f"{name} + "
+    return text + last
 
 
 class Names:
