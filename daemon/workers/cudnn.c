@@ -3,7 +3,6 @@
 #include "daemon/workers/cudnn.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 #include "daemon/workers/cudnn_rejected.h"
 #include "daemon/workers/cudnn_space.h"
 #include "daemon/workers/cudnn_tensors.h"
+#include "daemon/workers/gpu_trial.h"
 #include "daemon/workers/libhash.h"
 
 #define MICROS_A_SECOND 1e6
@@ -149,25 +149,10 @@ static void cudnn_close(void *self)
     give_back(c);
 }
 
-// Refuses what the cap cannot hold, before anything of size is taken or compiled.
 static int check_cap(struct cudnn *c, uint64_t workspace_bytes, uint64_t cap_bytes, struct diag *d)
 {
-    const double tensors = cudnn_tensors_bytes(&c->open->problem, workspace_bytes);
-    double all;
-    void *nothing;
-    // The first memory brings what timing needs with it, and that counts too.
-    int r = gpu_take(c->gpu, 0, &nothing, d);
-
-    if (r)
-        return r;
-    gpu_give(c->gpu, nothing);
-    all = tensors + (double)gpu_taken(c->gpu);
-    if (all <= (double)cap_bytes)
-        return 0;
-    diag_set(d, NULL, "needs %.0f MiB, of which workspace %.0f; the cap is %.0f MiB",
-        ceil(all / 0x1p20), ceil((double)workspace_bytes / 0x1p20),
-        floor((double)cap_bytes / 0x1p20));
-    return WORKER_E_MEMORY;
+    return gpu_trial_fits(
+        c->gpu, cudnn_tensors_bytes(&c->open->problem), workspace_bytes, cap_bytes, NULL, d);
 }
 
 // Native has its plan already.

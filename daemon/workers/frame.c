@@ -388,6 +388,12 @@ static int serve(struct frame *f)
     return r > 0 ? r : complain(EXIT_SYSTEM, "cannot answer", NULL);
 }
 
+int frame_unsupported(struct diag *d, const char *dim, const char *why)
+{
+    diag_set(d, dim, "%s", why);
+    return WORKER_E_UNSUPPORTED;
+}
+
 const char *frame_library(int *argc, char **argv)
 {
     const char *path = *argc > 2 && !strcmp(argv[1], "--library") ? argv[2] : NULL;

@@ -82,6 +82,9 @@ struct worker_backend {
     int (*run_hot)(void *self, size_t i, struct worker_sample *out, struct diag *d);
 };
 
+// A refusal of `open`: `d` names the dimension (NULL: none) and says why. WORKER_E_UNSUPPORTED.
+int frame_unsupported(struct diag *d, const char *dim, const char *why);
+
 // Takes `--library PATH` out of the arguments, in front of any others. The path, or NULL if there
 // is none; what cannot be understood stays for frame_main to refuse.
 const char *frame_library(int *argc, char **argv);

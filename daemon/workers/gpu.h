@@ -110,7 +110,7 @@ struct gpu_launch {
     } touch[GPU_MAX_TOUCH];
 };
 
-// One launch, waited for. first_us: all that happened, by the wall clock.
+// One launch, waited for. *wall_us (may be NULL): all that happened, by the wall clock.
 int gpu_launch_once(struct gpu *g, const struct gpu_launch *l, double *wall_us, struct diag *d);
 // One launch, waited for, with the names of the kernels it ran ("a + b" where several), through
 // CUPTI where it can be opened; "" where not. Nothing is timed by it.

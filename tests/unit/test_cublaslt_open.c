@@ -179,7 +179,8 @@ int gpu_launch_named(
 int gpu_launch_once(struct gpu *g, const struct gpu_launch *l, double *wall_us, struct diag *d)
 {
     (void)g;
-    *wall_us = 1.0;
+    if (wall_us)
+        *wall_us = 1.0;
     return l->call(l->ctx, d);
 }
 
