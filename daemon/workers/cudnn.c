@@ -24,8 +24,8 @@
 #define MICROS_A_SECOND 1e6
 // The first of an engine loads a library of hundreds of megabytes; the rest take 0.03 to 0.3 s.
 #define BUILD_MS 20000
-// CPUs that builders of the next problem leave alone: this thread's, for what a launch costs the
-// host is measured, and one for the driver's.
+// CPUs that builders of the next problem leave alone in rounds: this thread's, for what a launch
+// costs the host is measured, and one for the driver's.
 #define CPUS_OF_OURS 2
 
 struct launch { // what a launch of the frame's is made of
@@ -71,7 +71,7 @@ static struct cudnn_builder *new_builder(struct cudnn *c)
     const unsigned cpus = cpus_usable(CUDNN_MAX_BUILDERS + CPUS_OF_OURS);
 
     return cudnn_builder_new(
-        &c->library, c->gpu, cpus, cpus > CPUS_OF_OURS ? cpus - CPUS_OF_OURS : 1);
+        &c->library, c->gpu, cpus, cpus > CPUS_OF_OURS ? cpus - CPUS_OF_OURS : 0);
 }
 
 static int cudnn_hello(void *self, struct fingerprint *out, struct diag *d)
@@ -499,17 +499,17 @@ struct cudnn *cudnn_new(const char *library)
     return c;
 }
 
-struct cudnn *cudnn_free(struct cudnn *c)
+bool cudnn_free(struct cudnn *c)
 {
     if (!c)
-        return NULL;
+        return true;
     if (!cudnn_builder_free(c->builder))
-        return NULL; // a thread is still in the library: it goes with the process
+        return false;
     cudnn_library_fini(&c->library);
     cudnn_rejected_fini(&c->rejected);
     gpu_free(c->gpu);
     free(c);
-    return NULL;
+    return true;
 }
 
 struct gpu *cudnn_gpu(const struct cudnn *c)

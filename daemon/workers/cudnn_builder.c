@@ -17,6 +17,13 @@
 
 // --- waiting for the bell ---
 
+static int ms_left(double start_us, int limit_ms)
+{
+    const int left_ms = limit_ms - (int)((bench_now_us() - start_us) / MICROS_A_MILLI);
+
+    return left_ms > 0 ? left_ms : 0;
+}
+
 // What is waited for: of a batch, or of all with NULL.
 typedef bool condition(const struct cudnn_builder *b, const struct cudnn_batch *h, size_t i);
 
@@ -39,8 +46,8 @@ static bool wait_until(
         if (holds)
             return true;
         if (limit_ms != MILLIS_FOR_EVER) {
-            left_ms -= (int)((bench_now_us() - start_us) / MICROS_A_MILLI);
-            if (left_ms <= 0)
+            left_ms = ms_left(start_us, limit_ms);
+            if (!left_ms)
                 return false;
         }
         if (poll(&bell, 1, left_ms) > 0)
@@ -72,6 +79,16 @@ static bool is_empty(const struct cudnn_builder *b, const struct cudnn_batch *h,
     return true;
 }
 
+static bool is_over(const struct cudnn_builder *b, const struct cudnn_batch *h, size_t unused)
+{
+    (void)h;
+    (void)unused;
+    for (unsigned i = 0; i < b->n; i++)
+        if (!b->threads[i].is_over && !atomic_load(&b->threads[i].fault))
+            return false;
+    return true;
+}
+
 // --- its life ---
 
 struct cudnn_builder *cudnn_builder_new(
@@ -84,7 +101,7 @@ struct cudnn_builder *cudnn_builder_new(
     b->l = l;
     b->g = g;
     b->wanted = threads < CUDNN_MAX_BUILDERS ? threads : CUDNN_MAX_BUILDERS;
-    b->beside = beside ? beside : 1;
+    b->beside = beside;
     b->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (b->bell < 0)
         b->wanted = 0;
@@ -96,6 +113,7 @@ struct cudnn_builder *cudnn_builder_new(
 
 bool cudnn_builder_free(struct cudnn_builder *b)
 {
+    const double start_us = bench_now_us();
     bool is_whole = true;
 
     if (!b)
@@ -106,7 +124,7 @@ bool cudnn_builder_free(struct cudnn_builder *b)
     b->is_ending = true;
     pthread_cond_broadcast(&b->work);
     pthread_mutex_unlock(&b->lock);
-    (void)wait_until(b, is_empty, NULL, 0, CUDNN_CLOSE_MS);
+    (void)wait_until(b, is_over, NULL, 0, ms_left(start_us, CUDNN_CLOSE_MS));
     for (unsigned i = 0; i < b->n; i++)
         is_whole = cudnn_builder_join(&b->threads[i]) && is_whole;
     if (!is_whole)
@@ -342,12 +360,19 @@ void cudnn_builder_resume(struct cudnn_builder *b)
 
 void cudnn_builder_settle(struct cudnn_builder *b)
 {
-    if (!b || !b->batch || b->batch->is_settled)
+    bool is_new;
+
+    if (!b || !b->n)
         return;
     pthread_mutex_lock(&b->lock);
-    b->batch->is_settled = true;
+    is_new = (b->batch && !b->batch->is_settled) || (!b->beside && !b->is_paused);
+    if (b->batch)
+        b->batch->is_settled = true;
+    if (!b->beside)
+        b->is_paused = true;
     pthread_mutex_unlock(&b->lock);
-    wait_for_quiet(b, b->batch);
+    if (is_new)
+        wait_for_quiet(b, b->beside ? b->batch : NULL);
 }
 
 struct cudnn_ahead cudnn_builder_ahead(struct cudnn_builder *b)

@@ -59,6 +59,7 @@ struct cudnn_thread {
     size_t job;                // of it
     bool is_busy;
     bool is_late;     // a pause did not wait for it any longer
+    bool is_over;     // it has left the library, and does nothing more
     atomic_int fault; // the signal that stopped it for ever
 };
 
@@ -80,7 +81,8 @@ struct cudnn_builder {
 
 // Those that the system does not grant are not missed. Without the lock.
 void cudnn_builder_start(struct cudnn_builder *b);
-// False: it is still in the library, or stopped there for ever. Without the lock.
+// False: it is still in the library, or stopped there for ever; nothing waits for it any more.
+// Without the lock.
 bool cudnn_builder_join(struct cudnn_thread *t);
 // What the thread would do next; NULL: nothing.
 struct cudnn_batch *cudnn_builder_find_work(

@@ -103,7 +103,7 @@ struct cudnn_batch *cudnn_builder_find_work(
         return NULL;
     if (has_work(b->batch, t))
         return b->batch;
-    return has_work(b->next, t) && count_busy(b) < b->beside ? b->next : NULL;
+    return has_work(b->next, t) && count_busy(b) < (b->beside ? b->beside : 1) ? b->next : NULL;
 }
 
 // These three run without the lock.
@@ -231,6 +231,10 @@ static void *run_thread(void *arg)
     if (t->has_library)
         cudnn_library_fini(&t->library);
     fault_leave();
+    pthread_mutex_lock(&b->lock);
+    t->is_over = true;
+    pthread_mutex_unlock(&b->lock);
+    ring(b);
     return NULL;
 }
 
@@ -271,12 +275,12 @@ void cudnn_builder_start(struct cudnn_builder *b)
 
 bool cudnn_builder_join(struct cudnn_thread *t)
 {
-    bool is_in;
+    bool is_over;
 
     pthread_mutex_lock(&t->b->lock);
-    is_in = t->is_busy;
+    is_over = t->is_over;
     pthread_mutex_unlock(&t->b->lock);
-    if (is_in) {
+    if (!is_over) {
         pthread_detach(t->thread);
         return false;
     }

@@ -364,7 +364,7 @@ static int start(void **state)
 static int stop(void **state)
 {
     (void)state;
-    return cudnn_free(worker) != NULL;
+    return !cudnn_free(worker);
 }
 
 int main(void)
