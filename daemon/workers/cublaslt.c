@@ -158,6 +158,13 @@ static void cublaslt_candidate(const void *self, size_t i, struct rec_candidate 
 
 // --- launches ---
 
+// The others run out of something, or are about a device that is lost.
+static bool is_hopeless(cublasStatus_t s)
+{
+    return s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE ||
+           s == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
 int cublaslt_enqueue(struct cublaslt *c, size_t i, int which, struct diag *d)
 {
     const struct problem *q = c->problem;
@@ -174,7 +181,7 @@ int cublaslt_enqueue(struct cublaslt *c, size_t i, int which, struct diag *d)
     if (!s)
         return 0;
     diag_set(d, NULL, "cuBLASLt refuses to run it: %s", p->lt->GetStatusString(s));
-    return WORKER_E_FAILED;
+    return is_hopeless(s) ? WORKER_E_HOPELESS : WORKER_E_FAILED;
 }
 
 static int call(void *ctx, struct diag *d)

@@ -301,7 +301,7 @@ int cudnn_enqueue(struct cudnn *c, size_t i, int which, struct diag *d)
     if (!s)
         return 0;
     diag_set(d, NULL, "cuDNN refuses to run it: %s", cudnn_said(&c->library, s, said));
-    return WORKER_E_FAILED;
+    return cudnn_cannot(s) ? WORKER_E_HOPELESS : WORKER_E_FAILED;
 }
 
 static int call(void *ctx, struct diag *d)

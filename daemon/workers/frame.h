@@ -23,7 +23,8 @@
 enum {                        // positive results of a backend
     WORKER_E_UNSUPPORTED = 1, // open: the library or this machine cannot do that problem
     WORKER_E_MEMORY,          // open: it needs more than the cap, or there is none left
-    WORKER_E_FAILED, // look, check, run: the library refused this candidate; others may run
+    WORKER_E_FAILED,   // look, check, run: the library refused this candidate; others may run
+    WORKER_E_HOPELESS, // the same, and will again: it cannot here
 };
 
 struct worker_open {

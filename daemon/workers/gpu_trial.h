@@ -20,6 +20,6 @@ struct gpu_trial_outputs {
 };
 
 // Two launches over poisoned outputs, to[0] into the first and to[1] into the second, judged. 0, or
-// WORKER_E_FAILED.
+// what a launch returned.
 int gpu_trial_check(struct gpu *g, struct gpu_verify *v, const struct gpu_trial_outputs *o,
     const struct gpu_launch to[2], bool is_native, struct verify_result *out, struct diag *d);

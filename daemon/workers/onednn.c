@@ -85,7 +85,8 @@ static int refuse(struct diag *d, const char *what, dnnl_status_t s)
 static int fail(struct diag *d, const char *what, dnnl_status_t s)
 {
     diag_set(d, NULL, "%s: oneDNN says %s", what, status_text(s));
-    return WORKER_E_FAILED;
+    return s == dnnl_unimplemented || s == dnnl_invalid_arguments ? WORKER_E_HOPELESS
+                                                                  : WORKER_E_FAILED;
 }
 
 static dnnl_data_type_t library_type(enum dtype t)

@@ -353,14 +353,24 @@ def expect_failed_once(build, words, *fault, parked=False):
         expect(d.counter("sweeps_started") == 1, f"{fault}: tried again and again", d.counter("sweeps_started"))
         expect(explain(d)["deny"] == [], "somebody was denied", explain(d)["deny"])
         expect(("not tried again by itself" in answer["next"]) == parked, "odd", answer)
+        expect(words in d.log_path.read_text(), "not in the log", words)
+        ends = [line for line in journal(d) if line["say"] == "journal_end"]
+        expect(len(ends) == 1 and words in ends[0]["detail"], "not in the journal", ends)
+        rows = [row["failed"] for row in d.status()["sweeps"]]  # what is parked waits for nothing
+        expect(rows == [] if parked else len(rows) == 1 and words in rows[0], "not in status", rows)
         if parked:
             expect(words in answer["next"] and "--force" in answer["command"], "no cure for what is parked", answer)
 
 
 def test_native_that_cannot_be_the_reference(build):
     expect_failed_once(build, "own pick killed the worker", "look.0=crash:11")
-    expect_failed_once(build, "own pick is wrong", "check.0=lie")
-    expect_failed_once(build, "own pick does not run", "look.0=fail:no")
+    expect_failed_once(build, "own pick is wrong: error 0.5, at most 0.001 is right: element", "check.0=lie:unsteady")
+    expect_failed_once(build, "own pick does not run: no", "look.0=fail:no")
+    # What would be the same again is not tried again.
+    wrong = "own pick is wrong: error 0.5, at most 0.001 is right, the same in both runs: element"
+    expect_failed_once(build, wrong, "check.0=lie", parked=True)
+    expect_failed_once(build, "own pick is wrong: error not finite, at most 0.001", "check.0=nan", parked=True)
+    expect_failed_once(build, "own pick does not run: not here", "look.0=hopeless:not here", parked=True)
 
 
 def test_problems_that_cannot_be_opened(build):

@@ -803,7 +803,7 @@ static void refused_meanwhile(void)
     open_at(worker, FIRST, SECOND);
     look_at(worker, PLANS - 1);
     wait_for_plans(2 * PLANS);
-    must(cudnn_backend.look(worker, 5, &look, &d) == WORKER_E_FAILED, "it was built");
+    must(cudnn_backend.look(worker, 5, &look, &d) == WORKER_E_HOPELESS, "it was built");
     cudnn_backend.close(worker);
     open_at(worker, SECOND, 0);
     must(cudnn_backend.count(worker) == PLANS - 1, "what was refused is listed");
