@@ -174,21 +174,26 @@ static void end(struct cudnn_builder *b)
 
 static void plans_are_built_side_by_side(void **state)
 {
-    const double start_us = bench_now_us();
     struct cudnn_builder *b;
     struct cudnn_ahead ahead;
+    double start_us, took_ms;
 
     (void)state;
     play();
     b = begin(THREADS);
+    while (!begun)
+        sleep_ms(1);
+    start_us = bench_now_us();
     wait_for_plans(PLANS);
-    assert_true(ms_since(start_us) < 0.6 * PLANS * BUILD_MS);
+    took_ms = ms_since(start_us);
     cudnn_builder_settle(b);
     assert_true(fake->most_building > 1 && fake->most_building <= THREADS);
     ahead = cudnn_builder_ahead(b);
     assert_true(ahead.threads > 1 && ahead.threads <= THREADS);
     assert_int_equal(ahead.built, PLANS);
     assert_true(ahead.thread_s >= 1e-3 * BUILD_MS * PLANS);
+    // A busy machine makes both longer.
+    assert_true(took_ms < 0.6e3 * ahead.thread_s);
     for (size_t i = 0; i < PLANS; i++)
         drop(cudnn_builder_take(b, i));
     assert_null(cudnn_builder_take(b, 0)); // once
