@@ -141,7 +141,8 @@ static void show_sweeps(const struct rec_tell_status *s)
         else
             print_cell(t, PRINT_PLAIN, "-");
         print_cell(t, PRINT_PLAIN, "%llu", (unsigned long long)row->asked);
-        print_cell(t, PRINT_PLAIN, "%s", row->why ? row->why : "-");
+        print_cell(t, PRINT_PLAIN, "%s%s%s", row->why ? row->why : "-",
+            row->failed ? "; last: " : "", row->failed ? row->failed : "");
         print_cell(t, PRINT_PLAIN, "%s", row->key);
     }
     print_table_end(t);

@@ -4,6 +4,7 @@
 // once is not believed at all. Part of sweep.h; sweep_act.h says what comes in.
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/sweep_act.h"
@@ -207,15 +208,31 @@ static bool is_hand(struct sweep *s, uint64_t candidate)
     return false;
 }
 
-// The library's own pick is the reference: without it there is no sweep.
-static bool is_native_lost(struct sweep *s, const char *how, const char *detail)
+// The library's own pick is the reference: without it there is no sweep. What the library itself
+// calls hopeless is: another try would be told the same.
+static void lose_refused_native(struct sweep *s, const struct rec_failed *failed)
 {
-    if (s->hand != RACE_NATIVE)
-        return false;
-    sweep_set_end(s, SWEEP_VERDICT_FAILED, SWEEP_FAIL_NATIVE, "the library's own pick %s: %.180s",
-        how, detail ? detail : "no reason given");
+    sweep_set_end(s, SWEEP_VERDICT_FAILED,
+        failed->hopeless ? SWEEP_FAIL_NO_NATIVE : SWEEP_FAIL_NATIVE,
+        "the library's own pick does not run: %.180s", failed->detail);
     sweep_wrap_up(s);
-    return true;
+}
+
+// A check is two runs: where both gave the same bytes it is the library that is wrong, or our limit
+// that is too tight, and neither changes by itself. Else it may have been the device, this once.
+static void lose_wrong_native(struct sweep *s, const struct rec_checked *checked)
+{
+    const struct space_candidate *c = &s->space.candidates[RACE_NATIVE];
+    const bool is_steady = c->has_repeatable && c->repeatable;
+    char error[32] = "not finite";
+
+    if (!isnan(c->max_error))
+        snprintf(error, sizeof error, "%.3g", c->max_error);
+    sweep_set_end(s, SWEEP_VERDICT_FAILED, is_steady ? SWEEP_FAIL_NO_NATIVE : SWEEP_FAIL_NATIVE,
+        "the library's own pick is wrong: error %s, at most %.3g is right%s: %.120s", error,
+        c->error_limit, is_steady ? ", the same in both runs" : "",
+        checked->reason ? checked->reason : "no reason given");
+    sweep_wrap_up(s);
 }
 
 void sweep_act_take_look(struct sweep *s, const struct sweep_event *e)
@@ -278,8 +295,10 @@ void sweep_act_take_check(struct sweep *s, const struct sweep_event *e)
     sweep_emit(s, SWEEP_KEEP);
     note_check_time(s);
     c->is_warm = true;
-    if (!checked->ok && is_native_lost(s, "is wrong", checked->reason))
+    if (!checked->ok && s->hand == RACE_NATIVE) {
+        lose_wrong_native(s, checked);
         return;
+    }
     space_check(&s->space, (unsigned)s->hand, checked->ok);
     if (!checked->ok)
         sweep_deny(s, (unsigned)s->hand, checked->reason);
@@ -293,8 +312,10 @@ void sweep_act_take_failed(struct sweep *s, const struct sweep_event *e)
     if (!is_hand(s, failed->candidate))
         return;
     sweep_emit(s, SWEEP_KEEP);
-    if (is_native_lost(s, "does not run", failed->detail))
+    if (s->hand == RACE_NATIVE) {
+        lose_refused_native(s, failed);
         return;
+    }
     sweep_withdraw(s, (unsigned)s->hand, SPACE_UNSUPPORTED);
     sweep_plan(s);
 }

@@ -195,6 +195,7 @@ static void fill_row(struct rec_sweep_row *row, const struct sweeps *s,
     row->key = arena_copy(a, item->key, strlen(item->key));
     row->worker = s->sections->row[item->section].name;
     row->why = queue_class_words(item->class);
+    row->failed = item->why ? arena_copy(a, item->why, strlen(item->why)) : NULL;
     REC_SET(row, sweep_row, asked, item->asked);
 }
 

@@ -4,7 +4,6 @@
 
 #include <cublasLt.h>
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +11,7 @@
 #include "daemon/workers/cublaslt_problem.h"
 #include "daemon/workers/cublaslt_space.h"
 #include "daemon/workers/cublaslt_tactic.h"
+#include "daemon/workers/gpu_trial.h"
 #include "daemon/workers/libhash.h"
 
 // Newest first; the plain name is what a toolkit installs for compilers.
@@ -93,30 +93,6 @@ static void cublaslt_close(void *self)
     c->problem = NULL;
 }
 
-// Refuses what the cap cannot hold, and says what it leaves for scratch memory.
-static int check_cap(struct cublaslt *c, uint64_t cap_bytes, uint64_t *left_bytes, struct diag *d)
-{
-    const struct problem *q = c->problem;
-    const double native_bytes = (double)q->space.items[0].workspace_bytes;
-    double tensors = matmul_device_bytes(&q->lt.matmul, &q->lt.plan), all, left;
-    void *nothing;
-    // The first memory brings what timing needs with it, and that counts too.
-    int r = gpu_take(c->gpu, 0, &nothing, d);
-
-    if (r)
-        return r;
-    gpu_give(c->gpu, nothing);
-    all = tensors + native_bytes + (double)gpu_taken(c->gpu);
-    left = (double)cap_bytes - (all - native_bytes);
-    if (left < native_bytes) {
-        diag_set(d, NULL, "needs %.0f MiB, of which native's workspace %.0f; the cap is %.0f MiB",
-            ceil(all / 0x1p20), ceil(native_bytes / 0x1p20), floor((double)cap_bytes / 0x1p20));
-        return WORKER_E_MEMORY;
-    }
-    *left_bytes = (uint64_t)left;
-    return 0;
-}
-
 static int allocate(struct cublaslt *c, uint64_t seed, struct diag *d)
 {
     struct problem *q = c->problem;
@@ -150,7 +126,8 @@ static int cublaslt_open(void *self, const struct worker_open *open, struct diag
     if (!r)
         r = cublaslt_space_native(&q->lt, &q->space, d);
     if (!r)
-        r = check_cap(c, open->memory_cap_bytes, &left_bytes, d);
+        r = gpu_trial_fits(c->gpu, matmul_device_bytes(&q->lt.matmul, &q->lt.plan),
+            q->space.items[0].workspace_bytes, open->memory_cap_bytes, &left_bytes, d);
     if (!r) {
         uint64_t granted_bytes = q->lt.matmul.granted_bytes;
 
@@ -181,6 +158,13 @@ static void cublaslt_candidate(const void *self, size_t i, struct rec_candidate 
 
 // --- launches ---
 
+// The others run out of something, or are about a device that is lost.
+static bool is_hopeless(cublasStatus_t s)
+{
+    return s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE ||
+           s == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
 int cublaslt_enqueue(struct cublaslt *c, size_t i, int which, struct diag *d)
 {
     const struct problem *q = c->problem;
@@ -197,7 +181,7 @@ int cublaslt_enqueue(struct cublaslt *c, size_t i, int which, struct diag *d)
     if (!s)
         return 0;
     diag_set(d, NULL, "cuBLASLt refuses to run it: %s", p->lt->GetStatusString(s));
-    return WORKER_E_FAILED;
+    return is_hopeless(s) ? WORKER_E_HOPELESS : WORKER_E_FAILED;
 }
 
 static int call(void *ctx, struct diag *d)
@@ -254,22 +238,25 @@ static int cublaslt_check(void *self, size_t i, struct verify_result *out, struc
         &c->problem->tensors, c->gpu, &c->problem->lt.matmul, to, i == 0, out, d);
 }
 
-static int cublaslt_run(void *self, size_t i, struct worker_sample *out, struct diag *d)
+static int run(struct cublaslt *c, size_t i,
+    int (*launch_as)(
+        struct gpu *, const struct gpu_launch *, struct worker_sample *, struct diag *),
+    struct worker_sample *out, struct diag *d)
 {
-    struct cublaslt *c = self;
     struct launch l = { c, i, 0 };
     const struct gpu_launch launch = launch_of(&l);
 
-    return gpu_launch_cold(c->gpu, &launch, out, d);
+    return launch_as(c->gpu, &launch, out, d);
+}
+
+static int cublaslt_run(void *self, size_t i, struct worker_sample *out, struct diag *d)
+{
+    return run(self, i, gpu_launch_cold, out, d);
 }
 
 static int cublaslt_run_hot(void *self, size_t i, struct worker_sample *out, struct diag *d)
 {
-    struct cublaslt *c = self;
-    struct launch l = { c, i, 0 };
-    const struct gpu_launch launch = launch_of(&l);
-
-    return gpu_launch_hot(c->gpu, &launch, out, d);
+    return run(self, i, gpu_launch_hot, out, d);
 }
 
 static double cublaslt_flush_us(const void *self)

@@ -29,12 +29,6 @@ static const struct types_row {
 #include "daemon/workers/cublaslt_types.def"
 };
 
-static int unsupported(struct diag *d, const char *dim, const char *why)
-{
-    diag_set(d, dim, "%s", why);
-    return WORKER_E_UNSUPPORTED;
-}
-
 // --- the key ---
 
 // The row of the problem's types, or NULL with `d` naming the first dimension that no row has.
@@ -77,18 +71,19 @@ static int check_sizes(const struct verify_product *p, struct diag *d)
 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i].size > INT32_MAX)
-            return unsupported(d, sizes[i].dim, "cuBLASLt's kernels count to 2147483647");
+            return frame_unsupported(d, sizes[i].dim, "cuBLASLt's kernels count to 2147483647");
     return 0;
 }
 
 static int check_scale(const struct matmul *m, const struct types_row *row, struct diag *d)
 {
     if (row->factor == FACTOR_none && m->p.scale != 1.0)
-        return unsupported(d, "scale", "a result of 32-bit integers takes no fraction");
+        return frame_unsupported(d, "scale", "a result of 32-bit integers takes no fraction");
     if (m->is_row_scaled && row->factor != FACTOR_each)
-        return unsupported(d, "scale", "cuBLASLt scales rows of 8-bit floats only");
+        return frame_unsupported(d, "scale", "cuBLASLt scales rows of 8-bit floats only");
     if (m->is_row_scaled && m->p.batch > 1)
-        return unsupported(d, "scale", "cuBLASLt has no scales a row for a batch of products");
+        return frame_unsupported(
+            d, "scale", "cuBLASLt has no scales a row for a batch of products");
     return 0;
 }
 
@@ -114,9 +109,10 @@ int cublaslt_problem_read(const struct key *k, struct cublaslt_problem *p, struc
     if (!row || check_sizes(&m->p, d) || check_scale(m, row, d))
         return WORKER_E_UNSUPPORTED;
     if (m->has_bias && row->bias == DTYPE_none)
-        return unsupported(d, "epilogue", "cuBLASLt adds no bias to such a product of integers");
+        return frame_unsupported(
+            d, "epilogue", "cuBLASLt adds no bias to such a product of integers");
     if (row->bias == DTYPE_none && m->p.epilogue != VERIFY_NONE)
-        return unsupported(
+        return frame_unsupported(
             d, "epilogue", "cuBLASLt fuses nothing after such a product of integers");
     p->types = row->types;
     p->plan.bias = row->bias;

@@ -3,7 +3,6 @@
 #include "daemon/workers/cudnn.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,13 +18,14 @@
 #include "daemon/workers/cudnn_rejected.h"
 #include "daemon/workers/cudnn_space.h"
 #include "daemon/workers/cudnn_tensors.h"
+#include "daemon/workers/gpu_trial.h"
 #include "daemon/workers/libhash.h"
 
 #define MICROS_A_SECOND 1e6
 // The first of an engine loads a library of hundreds of megabytes; the rest take 0.03 to 0.3 s.
 #define BUILD_MS 20000
-// CPUs that builders of the next problem leave alone: this thread's, for what a launch costs the
-// host is measured, and one for the driver's.
+// CPUs that builders of the next problem leave alone in rounds: this thread's, for what a launch
+// costs the host is measured, and one for the driver's.
 #define CPUS_OF_OURS 2
 
 struct launch { // what a launch of the frame's is made of
@@ -71,7 +71,7 @@ static struct cudnn_builder *new_builder(struct cudnn *c)
     const unsigned cpus = cpus_usable(CUDNN_MAX_BUILDERS + CPUS_OF_OURS);
 
     return cudnn_builder_new(
-        &c->library, c->gpu, cpus, cpus > CPUS_OF_OURS ? cpus - CPUS_OF_OURS : 1);
+        &c->library, c->gpu, cpus, cpus > CPUS_OF_OURS ? cpus - CPUS_OF_OURS : 0);
 }
 
 static int cudnn_hello(void *self, struct fingerprint *out, struct diag *d)
@@ -149,25 +149,10 @@ static void cudnn_close(void *self)
     give_back(c);
 }
 
-// Refuses what the cap cannot hold, before anything of size is taken or compiled.
 static int check_cap(struct cudnn *c, uint64_t workspace_bytes, uint64_t cap_bytes, struct diag *d)
 {
-    const double tensors = cudnn_tensors_bytes(&c->open->problem, workspace_bytes);
-    double all;
-    void *nothing;
-    // The first memory brings what timing needs with it, and that counts too.
-    int r = gpu_take(c->gpu, 0, &nothing, d);
-
-    if (r)
-        return r;
-    gpu_give(c->gpu, nothing);
-    all = tensors + (double)gpu_taken(c->gpu);
-    if (all <= (double)cap_bytes)
-        return 0;
-    diag_set(d, NULL, "needs %.0f MiB, of which workspace %.0f; the cap is %.0f MiB",
-        ceil(all / 0x1p20), ceil((double)workspace_bytes / 0x1p20),
-        floor((double)cap_bytes / 0x1p20));
-    return WORKER_E_MEMORY;
+    return gpu_trial_fits(
+        c->gpu, cudnn_tensors_bytes(&c->open->problem), workspace_bytes, cap_bytes, NULL, d);
 }
 
 // Native has its plan already.
@@ -316,7 +301,7 @@ int cudnn_enqueue(struct cudnn *c, size_t i, int which, struct diag *d)
     if (!s)
         return 0;
     diag_set(d, NULL, "cuDNN refuses to run it: %s", cudnn_said(&c->library, s, said));
-    return WORKER_E_FAILED;
+    return cudnn_cannot(s) ? WORKER_E_HOPELESS : WORKER_E_FAILED;
 }
 
 static int call(void *ctx, struct diag *d)
@@ -514,17 +499,17 @@ struct cudnn *cudnn_new(const char *library)
     return c;
 }
 
-struct cudnn *cudnn_free(struct cudnn *c)
+bool cudnn_free(struct cudnn *c)
 {
     if (!c)
-        return NULL;
+        return true;
     if (!cudnn_builder_free(c->builder))
-        return NULL; // a thread is still in the library: it goes with the process
+        return false;
     cudnn_library_fini(&c->library);
     cudnn_rejected_fini(&c->rejected);
     gpu_free(c->gpu);
     free(c);
-    return NULL;
+    return true;
 }
 
 struct gpu *cudnn_gpu(const struct cudnn *c)

@@ -4,6 +4,7 @@
 // Its log has two lines for each problem: what was listed, and where the time went. Plans are built
 // ahead in threads (cudnn_builder.h); everything else is done in one.
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "daemon/workers/frame.h"
@@ -21,7 +22,9 @@ extern const struct worker_backend cudnn_backend;
 // Opens nothing yet: `hello` does, so that what is missing is said in one line. `library` is a path
 // or NULL, borrowed. NULL: no memory.
 struct cudnn *cudnn_new(const char *library);
-struct cudnn *cudnn_free(struct cudnn *c);
+// False: a thread is still in the library, and goes with the process, which must end by _exit:
+// handlers of exit would take from it what it uses. Waits CUDNN_CLOSE_MS at most for threads.
+bool cudnn_free(struct cudnn *c);
 
 // After hello.
 struct gpu *cudnn_gpu(const struct cudnn *c);

@@ -14,8 +14,9 @@
 //
 // The problem that comes next, if it is known, is listed and built in the same threads, while the
 // caller checks and times this one; by its open it is taken over or dropped. It goes last, leaves
-// CPUs to the caller, and is never waited for but by its own open, which waits for a list that is
-// being made, and not for long.
+// CPUs to the caller's rounds, and is never waited for but by its own open, which waits for a list
+// that is being made, and not for long. What a launch costs the host is measured in rounds: where
+// there is no CPU to spare, they are run without it, and wait once for the plan that was begun.
 #pragma once
 #include <cudnn_backend.h>
 #include <stdbool.h>
@@ -31,8 +32,10 @@
 #define CUDNN_MAX_AHEAD    200 // plans of a problem
 // So long a pause waits for plans that others began, far less than the deadline of a look that is
 // not to blame for them; a plan takes 330 ms the first time, then 45.
-#define CUDNN_LATE_MS  500
-#define CUDNN_CLOSE_MS 5000 // so long closing does
+#define CUDNN_LATE_MS 500
+// So long closing does, and ending. A worker that is told to leave does one after the other, and
+// has 2 s before it is killed.
+#define CUDNN_CLOSE_MS 700
 
 struct cudnn_builder;
 
@@ -52,14 +55,15 @@ struct cudnn_lister {
     void *ctx;
 };
 
-// They are started with the first problem, as many of `threads` as can be had; `beside` of them
-// build the next problem, at least one. `l` and `g` are borrowed. NULL: no memory; every function
-// takes that as a builder without threads. One at a time in a process, for the faults are the
-// process's.
+// They are started with the first problem, as many of `threads` as can be had. `beside` of them
+// build the next problem, also while rounds are run; 0: one does, and not then. `l` and `g` are
+// borrowed. NULL: no memory; every function takes that as a builder without threads. One at a time
+// in a process, for the faults are the process's.
 struct cudnn_builder *cudnn_builder_new(
     const struct cudnn_library *l, struct gpu *g, unsigned threads, unsigned beside);
-// Waits for plans in progress, as closing does. False: a thread does not come back, so that
-// everything it may be using has to stay as it is until the process ends.
+// Closes, and waits for the threads' end: CUDNN_CLOSE_MS for both. False: a thread has not come
+// back, or met a fault, so that everything it may be using has to stay as it is until the process
+// ends, without exit's handlers.
 bool cudnn_builder_free(struct cudnn_builder *b);
 
 // Begins with the plans of these tactics; NULL is one that is not wanted. All of it is copied.
@@ -98,7 +102,8 @@ bool cudnn_builder_is_working(struct cudnn_builder *b);
 // that run, as the gate of a timed launch does.
 void cudnn_builder_pause(struct cudnn_builder *b);
 void cudnn_builder_resume(struct cudnn_builder *b);
-// Begins nothing more of this problem and waits for what is in progress: its rounds are coming.
+// Its rounds are coming: begins nothing more of this problem and waits for what is in progress.
+// Where there is no CPU to spare it is a pause as well, until the problem is closed.
 void cudnn_builder_settle(struct cudnn_builder *b);
 
 struct cudnn_ahead cudnn_builder_ahead(struct cudnn_builder *b);

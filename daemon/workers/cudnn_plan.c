@@ -22,7 +22,7 @@ static int check(struct cudnn_plans *p, const struct cudnn_candidate *c, struct 
     else
         return 0;
     cudnn_rejected_add(p->rejected, p->class, c->text);
-    return WORKER_E_FAILED;
+    return WORKER_E_HOPELESS;
 }
 
 static int build(struct cudnn_plans *p, struct cudnn_candidate *c, struct diag *d)
@@ -33,9 +33,10 @@ static int build(struct cudnn_plans *p, struct cudnn_candidate *c, struct diag *
     if (!s)
         return 0;
     diag_set(d, NULL, "cuDNN cannot build its plan: %s", cudnn_said(p->l, s, said));
-    if (cudnn_cannot(s))
-        cudnn_rejected_add(p->rejected, p->class, c->text);
-    return WORKER_E_FAILED;
+    if (!cudnn_cannot(s))
+        return WORKER_E_FAILED;
+    cudnn_rejected_add(p->rejected, p->class, c->text);
+    return WORKER_E_HOPELESS;
 }
 
 int cudnn_plan_get(struct cudnn_plans *p, struct cudnn_candidate *c, size_t i, struct diag *d)

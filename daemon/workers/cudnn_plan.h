@@ -32,7 +32,7 @@ struct cudnn_plans { // of the open problem
     double waited_s;               // until they were there, and until builders were quiet
 };
 
-// Has the plan of candidate `i`, if it has none. 0, or WORKER_E_FAILED.
+// Has the plan of candidate `i`, if it has none. 0, or WORKER_E_FAILED, WORKER_E_HOPELESS.
 int cudnn_plan_get(struct cudnn_plans *p, struct cudnn_candidate *c, size_t i, struct diag *d);
 // cuDNN did not launch a plan that is_ahead: builds it for this thread's handle. Likewise.
 int cudnn_plan_again(struct cudnn_plans *p, struct cudnn_candidate *c, struct diag *d);

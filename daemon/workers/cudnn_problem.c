@@ -5,43 +5,14 @@
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/workers/dims.h"
+#include "daemon/workers/frame.h"
+
 #define MAX_SIZE INT32_MAX // of a dimension: cuDNN's kernels count in 32 bits
 // The host draws the routing before anything else is known of a problem: 20 bytes a row, and a
 // draw.
 #define MAX_ROUTED  (UINT64_C(1) << 26)
 #define MAX_EXPERTS (UINT64_C(1) << 16)
-
-static int unsupported(struct diag *d, const char *dim, const char *why)
-{
-    diag_set(d, dim, "%s", why);
-    return WORKER_E_UNSUPPORTED;
-}
-
-static uint64_t size_of(const struct key *k, const char *dim)
-{
-    uint64_t size = 0;
-    char word[32];
-
-    (void)key_dim(k, dim, &size, word, sizeof word);
-    return size;
-}
-
-static bool word_is(const struct key *k, const char *dim, const char *word)
-{
-    char have[32] = "";
-    uint64_t size;
-
-    return key_dim(k, dim, &size, have, sizeof have) && !strcmp(have, word);
-}
-
-static enum dtype type_of(const struct key *k, const char *dim)
-{
-    char have[32] = "";
-    uint64_t size;
-
-    (void)key_dim(k, dim, &size, have, sizeof have);
-    return dtype_named(have);
-}
 
 // --- what all have ---
 
@@ -67,13 +38,13 @@ static int check_sizes(const struct key *k, struct diag *d)
 static int read_types(const struct key *k, struct cudnn_problem *p, struct diag *d)
 {
     p->op = k->op;
-    p->a = type_of(k, "a");
-    p->b = type_of(k, "b");
-    p->out = type_of(k, "out");
-    p->acc = type_of(k, "acc");
-    p->granted_bytes = size_of(k, "workspace_bytes");
+    p->a = dims_type(k, "a");
+    p->b = dims_type(k, "b");
+    p->out = dims_type(k, "out");
+    p->acc = dims_type(k, "acc");
+    p->granted_bytes = dims_size(k, "workspace_bytes");
     if (p->a == DTYPE_COUNT || p->b == DTYPE_COUNT || p->out == DTYPE_COUNT)
-        return unsupported(d, "a", "an element type no worker knows");
+        return frame_unsupported(d, "a", "an element type no worker knows");
     return 0;
 }
 
@@ -97,12 +68,12 @@ static int read_matmul(const struct key *k, struct cudnn_problem *p, struct diag
         return WORKER_E_UNSUPPORTED;
     p->acc = m->acc;
     p->may_round_inputs = p->matmul.is_tf32;
-    if (!word_is(k, "epilogue", "none"))
-        return unsupported(d, "epilogue", "this worker asks cuDNN for the product alone");
-    if (!word_is(k, "scale", "none"))
-        return unsupported(d, "scale", "this worker asks cuDNN for the product alone");
+    if (!dims_is(k, "epilogue", "none"))
+        return frame_unsupported(d, "epilogue", "this worker asks cuDNN for the product alone");
+    if (!dims_is(k, "scale", "none"))
+        return frame_unsupported(d, "scale", "this worker asks cuDNN for the product alone");
     if (p->acc == DTYPE_COUNT)
-        return unsupported(d, "acc", "an accumulation no worker can judge");
+        return frame_unsupported(d, "acc", "an accumulation no worker can judge");
     r = check_elements("a", (double)m->batch * (double)m->m * (double)m->k, d);
     if (!r)
         r = check_elements("b", (double)m->batch * (double)m->n * (double)m->k, d);
@@ -126,9 +97,10 @@ static int check_moe(const struct cudnn_problem *p, struct diag *d)
     int r;
 
     if (s->top_k > s->experts)
-        return unsupported(d, "top_k", "a token cannot be sent to more experts than there are");
+        return frame_unsupported(
+            d, "top_k", "a token cannot be sent to more experts than there are");
     if (s->local_experts > s->experts)
-        return unsupported(d, "local_experts", "there are not so many experts");
+        return frame_unsupported(d, "local_experts", "there are not so many experts");
     r = check_routed("tokens x top_k", s->tokens * s->top_k, MAX_ROUTED, d);
     if (!r)
         r = check_routed("experts", s->experts, MAX_EXPERTS, d);
@@ -141,7 +113,8 @@ static int check_moe(const struct cudnn_problem *p, struct diag *d)
     // The descriptor wants as many rows of results as come in; where other devices have experts,
     // fewer come in than tokens x top_k.
     if (!r && p->mode == CUDNN_MODE_SCATTER && s->local_experts != s->experts)
-        return unsupported(d, "mode", "cuDNN scatters only where all experts are on the device");
+        return frame_unsupported(
+            d, "mode", "cuDNN scatters only where all experts are on the device");
     return r;
 }
 
@@ -157,15 +130,15 @@ static int read_moe(const struct key *k, uint64_t seed, struct cudnn_problem *p,
 {
     int r;
 
-    p->mode = word_is(k, "mode", "gather")    ? CUDNN_MODE_GATHER
-              : word_is(k, "mode", "scatter") ? CUDNN_MODE_SCATTER
+    p->mode = dims_is(k, "mode", "gather")    ? CUDNN_MODE_GATHER
+              : dims_is(k, "mode", "scatter") ? CUDNN_MODE_SCATTER
                                               : CUDNN_MODE_NONE;
-    p->shape.tokens = size_of(k, "tokens");
-    p->shape.top_k = size_of(k, "top_k");
-    p->shape.experts = size_of(k, "experts");
-    p->shape.local_experts = size_of(k, "local_experts");
-    p->n = size_of(k, "n");
-    p->k = size_of(k, "k");
+    p->shape.tokens = dims_size(k, "tokens");
+    p->shape.top_k = dims_size(k, "top_k");
+    p->shape.experts = dims_size(k, "experts");
+    p->shape.local_experts = dims_size(k, "local_experts");
+    p->n = dims_size(k, "n");
+    p->k = dims_size(k, "k");
     r = check_moe(p, d);
     if (r)
         return r;
@@ -197,16 +170,17 @@ static int check_convolution(const struct cudnn_problem *p, struct diag *d)
     int r;
 
     if (c->c % c->groups || p->filters % c->groups)
-        return unsupported(d, "groups", "the channels do not fall into that many equal parts");
+        return frame_unsupported(
+            d, "groups", "the channels do not fall into that many equal parts");
     if (!c->p || !c->q)
-        return unsupported(d, "r", "the filter is larger than the image with its padding");
+        return frame_unsupported(d, "r", "the filter is larger than the image with its padding");
     r = check_elements("a", (double)p->images * (double)c->h * (double)c->w * (double)c->c, d);
     if (!r)
         r = check_elements("b", (double)p->filters * (double)c->r * (double)c->s * (double)c->c, d);
     if (!r)
         r = check_elements("out", pixels * (double)p->filters, d);
     if (!r && pixels * (double)c->groups > (double)MAX_SIZE)
-        return unsupported(d, "n", "more results than can be judged");
+        return frame_unsupported(d, "n", "more results than can be judged");
     return r;
 }
 
@@ -214,18 +188,18 @@ static int read_convolution(const struct key *k, struct cudnn_problem *p, struct
 {
     struct gpu_convolution *c = &p->conv;
 
-    p->images = size_of(k, "n");
-    p->filters = size_of(k, "k");
+    p->images = dims_size(k, "n");
+    p->filters = dims_size(k, "k");
     *c = (struct gpu_convolution){
-        .h = size_of(k, "h"),
-        .w = size_of(k, "w"),
-        .c = size_of(k, "c"),
-        .r = size_of(k, "r"),
-        .s = size_of(k, "s"),
-        .stride = size_of(k, "stride"),
-        .pad = size_of(k, "pad"),
-        .dilation = size_of(k, "dilation"),
-        .groups = size_of(k, "groups"),
+        .h = dims_size(k, "h"),
+        .w = dims_size(k, "w"),
+        .c = dims_size(k, "c"),
+        .r = dims_size(k, "r"),
+        .s = dims_size(k, "s"),
+        .stride = dims_size(k, "stride"),
+        .pad = dims_size(k, "pad"),
+        .dilation = dims_size(k, "dilation"),
+        .groups = dims_size(k, "groups"),
     };
     c->p = places(c->h, c->r, c->stride, c->pad, c->dilation);
     c->q = places(c->w, c->s, c->stride, c->pad, c->dilation);
@@ -251,7 +225,7 @@ int cudnn_problem_read(
         return read_moe(k, seed, out, d);
     if (k->op == OP_convolution)
         return read_convolution(k, out, d);
-    return unsupported(d, NULL, "this worker does not know the op");
+    return frame_unsupported(d, NULL, "this worker does not know the op");
 }
 
 void cudnn_problem_fini(struct cudnn_problem *p)

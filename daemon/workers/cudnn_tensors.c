@@ -8,6 +8,7 @@
 
 #include "daemon/workers/bench.h"
 #include "daemon/workers/cudnn_graph.h"
+#include "daemon/workers/gpu_trial.h"
 
 #define MAX_POINTERS 6
 
@@ -82,16 +83,15 @@ static struct gpu_product describe(const struct cudnn_problem *p, const struct c
     return product;
 }
 
-double cudnn_tensors_bytes(const struct cudnn_problem *p, uint64_t workspace_bytes)
+double cudnn_tensors_bytes(const struct cudnn_problem *p)
 {
     const struct cudnn_tensors none = { 0 };
     struct gpu_product product;
-    double bytes = (double)workspace_bytes;
 
     if (p->op == OP_matmul)
-        return bytes + matmul_device_bytes(&p->matmul, &plain);
+        return matmul_device_bytes(&p->matmul, &plain);
     product = describe(p, &none);
-    return bytes + (double)a_bytes(p) + (double)b_bytes(p) + 2.0 * (double)out_bytes(p) +
+    return (double)a_bytes(p) + (double)b_bytes(p) + 2.0 * (double)out_bytes(p) +
            6.0 * sizeof(int32_t) * (double)product.rows + (double)gpu_verify_bytes(&product);
 }
 
@@ -335,14 +335,7 @@ void cudnn_tensors_touch(
 int cudnn_tensors_check(struct cudnn_tensors *t, struct gpu *g, const struct cudnn_problem *p,
     const struct gpu_launch to[2], bool is_native, struct verify_result *out, struct diag *d)
 {
-    double wall_us;
-    int r = 0;
+    const struct gpu_trial_outputs o = { p->out, out_bytes(p), { t->out[0], t->out[1] } };
 
-    for (unsigned which = 0; !r && which < 2; which++) {
-        gpu_poison(g, p->out, t->out[which], out_bytes(p), which);
-        r = gpu_launch_once(g, &to[which], &wall_us, d);
-    }
-    if (!r)
-        gpu_verify_judge(g, t->verify, t->out[0], t->out[1], is_native, out);
-    return r;
+    return gpu_trial_check(g, t->verify, &o, to, is_native, out, d);
 }

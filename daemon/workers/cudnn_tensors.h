@@ -23,8 +23,8 @@ struct cudnn_tensors {
     cudnnBackendDescriptor_t packs[2]; // the pointers, results going to out[i]
 };
 
-// Device memory it takes, the reference included.
-double cudnn_tensors_bytes(const struct cudnn_problem *p, uint64_t workspace_bytes);
+// Device memory it takes, the reference included and the workspace not.
+double cudnn_tensors_bytes(const struct cudnn_problem *p);
 // Takes and fills it, and computes the reference. 0, or WORKER_E_MEMORY, WORKER_E_UNSUPPORTED with
 // `d`; cudnn_tensors_fini is due either way.
 int cudnn_tensors_init(struct cudnn_tensors *t, struct gpu *g, const struct cudnn_library *l,
@@ -34,7 +34,6 @@ void cudnn_tensors_fini(struct cudnn_tensors *t, struct gpu *g, const struct cud
 // What is warm when a launch begins.
 void cudnn_tensors_touch(
     const struct cudnn_tensors *t, const struct cudnn_problem *p, struct gpu_launch *launch);
-// Two launches over poisoned outputs, the first into out[0] and the second into out[1], judged. 0,
-// or WORKER_E_FAILED.
+// gpu_trial_check with them.
 int cudnn_tensors_check(struct cudnn_tensors *t, struct gpu *g, const struct cudnn_problem *p,
     const struct gpu_launch to[2], bool is_native, struct verify_result *out, struct diag *d);

@@ -14,9 +14,17 @@ static _Thread_local struct {
     stack_t old;
 } here;
 
-static void on_fault(int number)
+// The kernel's, or our own as abort() sends it: what another process sends is a wish that this one
+// ends, whichever thread it hits.
+static bool is_ours(const siginfo_t *info)
 {
-    if (here.stop) {
+    return info->si_code > 0 || info->si_pid == getpid();
+}
+
+static void on_fault(int number, siginfo_t *info, void *unused)
+{
+    (void)unused;
+    if (here.stop && is_ours(info)) {
         here.stop(here.ctx, number);
         for (;;)
             pause();
@@ -29,7 +37,7 @@ static void on_fault(int number)
 
 void fault_catch(void)
 {
-    struct sigaction act = { .sa_handler = on_fault, .sa_flags = SA_ONSTACK };
+    struct sigaction act = { .sa_sigaction = on_fault, .sa_flags = SA_ONSTACK | SA_SIGINFO };
 
     sigemptyset(&act.sa_mask);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)

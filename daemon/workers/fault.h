@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fault: a thread that meets a fault (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) can be stopped for
 // ever, so that the process lives and its other threads may tell. Only threads that wish it; in all
-// others a fault does what it did before.
+// others a fault does what it did before, and so does such a signal that another process sent.
 #pragma once
 #include <stdbool.h>
 

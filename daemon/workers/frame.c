@@ -65,11 +65,14 @@ static int say(struct frame *f, enum line line, const void *rec)
     return r ? r : write_all(f->fd, f->out.data, f->out.len);
 }
 
-static int say_failed(struct frame *f, uint64_t candidate, const struct diag *d)
+// `how` is a backend's result.
+static int say_failed(struct frame *f, uint64_t candidate, int how, const struct diag *d)
 {
     struct rec_failed failed = { .detail = d->sentence };
 
     REC_SET(&failed, failed, candidate, candidate);
+    if (how == WORKER_E_HOPELESS)
+        REC_SET(&failed, failed, hopeless, true);
     return say(f, LINE_failed, &failed);
 }
 
@@ -84,16 +87,16 @@ static int say_refused(struct frame *f, const char *reason, const struct diag *d
     return say(f, LINE_refused, &refused);
 }
 
-// Says `failed` and returns false unless the candidate can be asked for.
-static bool has_candidate(struct frame *f, uint64_t candidate, struct diag *d)
+// 0, or WORKER_E_FAILED: the candidate cannot be asked for.
+static int find_candidate(const struct frame *f, uint64_t candidate, struct diag *d)
 {
     if (!f->is_open)
         diag_set(d, NULL, "no problem is open");
     else if (candidate >= f->backend->count(f->self))
         diag_set(d, NULL, "there is no such candidate");
     else
-        return true;
-    return false;
+        return 0;
+    return WORKER_E_FAILED;
 }
 
 // --- requests ---
@@ -196,10 +199,12 @@ static int on_look(struct frame *f, const void *rec)
     struct rec_looked looked = { 0 };
     struct worker_look seen = { .limit_ms = look->limit_ms };
     struct diag d = { 0 };
+    int r = find_candidate(f, look->candidate, &d);
 
-    if (!has_candidate(f, look->candidate, &d) ||
-        f->backend->look(f->self, (size_t)look->candidate, &seen, &d))
-        return say_failed(f, look->candidate, &d);
+    if (!r)
+        r = f->backend->look(f->self, (size_t)look->candidate, &seen, &d);
+    if (r)
+        return say_failed(f, look->candidate, r, &d);
     REC_SET(&looked, looked, candidate, look->candidate);
     REC_SET(&looked, looked, first_us, seen.first_us);
     REC_SET(&looked, looked, device_us, seen.timed.device_us);
@@ -216,10 +221,12 @@ static int on_check(struct frame *f, const void *rec)
     struct rec_checked checked = { 0 };
     struct verify_result seen = { 0 };
     struct diag d = { 0 };
+    int r = find_candidate(f, check->candidate, &d);
 
-    if (!has_candidate(f, check->candidate, &d) ||
-        f->backend->check(f->self, (size_t)check->candidate, &seen, &d))
-        return say_failed(f, check->candidate, &d);
+    if (!r)
+        r = f->backend->check(f->self, (size_t)check->candidate, &seen, &d);
+    if (r)
+        return say_failed(f, check->candidate, r, &d);
     REC_SET(&checked, checked, candidate, check->candidate);
     REC_SET(&checked, checked, ok, seen.ok);
     if (isfinite(seen.max_error))
@@ -257,11 +264,11 @@ static int on_run(struct frame *f, const void *rec)
     double mhz;
 
     if (!run_it)
-        return say_failed(f, n ? run->order.items[0] : 0, &d);
+        return say_failed(f, n ? run->order.items[0] : 0, WORKER_E_FAILED, &d);
 
     if (n > FRAME_MAX_ORDER) {
         diag_set(&d, NULL, "a round is at most %u launches", FRAME_MAX_ORDER);
-        return say_failed(f, 0, &d);
+        return say_failed(f, 0, WORKER_E_FAILED, &d);
     }
     samples.device_us.items = arena_take(&f->arena, n * sizeof(double));
     samples.host_us.items = arena_take(&f->arena, n * sizeof(double));
@@ -270,10 +277,12 @@ static int on_run(struct frame *f, const void *rec)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++) {
         struct worker_sample one = { 0 };
+        int r = find_candidate(f, run->order.items[i], &d);
 
-        if (!has_candidate(f, run->order.items[i], &d) ||
-            run_it(f->self, (size_t)run->order.items[i], &one, &d))
-            return say_failed(f, run->order.items[i], &d);
+        if (!r)
+            r = run_it(f->self, (size_t)run->order.items[i], &one, &d);
+        if (r)
+            return say_failed(f, run->order.items[i], r, &d);
         samples.device_us.items[i] = one.device_us;
         samples.host_us.items[i] = one.host_us;
         is_foreign = is_foreign || one.is_foreign;
@@ -386,6 +395,12 @@ static int serve(struct frame *f)
         return 0; // the daemon is gone: the end, not an error
     errno = -r;
     return r > 0 ? r : complain(EXIT_SYSTEM, "cannot answer", NULL);
+}
+
+int frame_unsupported(struct diag *d, const char *dim, const char *why)
+{
+    diag_set(d, dim, "%s", why);
+    return WORKER_E_UNSUPPORTED;
 }
 
 const char *frame_library(int *argc, char **argv)

@@ -23,7 +23,8 @@
 enum {                        // positive results of a backend
     WORKER_E_UNSUPPORTED = 1, // open: the library or this machine cannot do that problem
     WORKER_E_MEMORY,          // open: it needs more than the cap, or there is none left
-    WORKER_E_FAILED, // look, check, run: the library refused this candidate; others may run
+    WORKER_E_FAILED,   // look, check, run: the library refused this candidate; others may run
+    WORKER_E_HOPELESS, // the same, and will again: it cannot here
 };
 
 struct worker_open {
@@ -81,6 +82,9 @@ struct worker_backend {
     // with. NULL = refused.
     int (*run_hot)(void *self, size_t i, struct worker_sample *out, struct diag *d);
 };
+
+// A refusal of `open`: `d` names the dimension (NULL: none) and says why. WORKER_E_UNSUPPORTED.
+int frame_unsupported(struct diag *d, const char *dim, const char *why);
 
 // Takes `--library PATH` out of the arguments, in front of any others. The path, or NULL if there
 // is none; what cannot be understood stays for frame_main to refuse.

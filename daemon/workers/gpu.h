@@ -98,8 +98,8 @@ void gpu_run(struct gpu *g, struct gpu_module *m, const char *function, const ui
 void gpu_limit(struct gpu *g, uint64_t ms);
 
 struct gpu_launch {
-    // Enqueues one launch in the stream. 0, or WORKER_E_FAILED with `d`: the library refused;
-    // nothing may be enqueued.
+    // Enqueues one launch in the stream. 0, or WORKER_E_FAILED, WORKER_E_HOPELESS with `d`: the
+    // library refused; nothing may be enqueued. All below forward it.
     int (*call)(void *ctx, struct diag *d);
     void *ctx;
     // What is warm in a server when this kernel begins (activations, results of small size): read
@@ -110,7 +110,7 @@ struct gpu_launch {
     } touch[GPU_MAX_TOUCH];
 };
 
-// One launch, waited for. first_us: all that happened, by the wall clock.
+// One launch, waited for. *wall_us (may be NULL): all that happened, by the wall clock.
 int gpu_launch_once(struct gpu *g, const struct gpu_launch *l, double *wall_us, struct diag *d);
 // One launch, waited for, with the names of the kernels it ran ("a + b" where several), through
 // CUPTI where it can be opened; "" where not. Nothing is timed by it.

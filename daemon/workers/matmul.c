@@ -8,22 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t size_of(const struct key *k, const char *dim)
-{
-    uint64_t size = 0;
-    char word[32];
-
-    (void)key_dim(k, dim, &size, word, sizeof word);
-    return size;
-}
-
-static bool word_is(const struct key *k, const char *dim, const char *word)
-{
-    char have[32] = "";
-    uint64_t size;
-
-    return key_dim(k, dim, &size, have, sizeof have) && !strcmp(have, word);
-}
+#include "daemon/workers/dims.h"
 
 // `epilogue` with or without a bias before it.
 static bool epilogue_is(const struct key *k, const char *word)
@@ -31,16 +16,7 @@ static bool epilogue_is(const struct key *k, const char *word)
     char with_bias[32];
 
     snprintf(with_bias, sizeof with_bias, "bias_%s", word);
-    return word_is(k, "epilogue", word) || word_is(k, "epilogue", with_bias);
-}
-
-static enum dtype type_of(const struct key *k, const char *dim)
-{
-    char have[32] = "";
-    uint64_t size;
-
-    (void)key_dim(k, dim, &size, have, sizeof have);
-    return dtype_named(have);
+    return dims_is(k, "epilogue", word) || dims_is(k, "epilogue", with_bias);
 }
 
 static int unsupported(struct diag *d, const char *dim, const char *why)
@@ -63,28 +39,28 @@ int matmul_read(const struct key *k, struct matmul *out, struct diag *d)
     struct verify_product *p = &out->p;
 
     memset(out, 0, sizeof *out);
-    p->batch = size_of(k, "batch");
-    p->m = size_of(k, "m");
-    p->n = size_of(k, "n");
-    p->k = size_of(k, "k");
-    p->a = type_of(k, "a");
-    p->b = type_of(k, "b");
-    p->out = type_of(k, "out");
-    out->is_tf32 = p->is_cut = word_is(k, "acc", "tf32");
-    p->acc = out->is_tf32 ? DTYPE_f32 : type_of(k, "acc");
-    p->b_is_nk = word_is(k, "layout", "tn");
+    p->batch = dims_size(k, "batch");
+    p->m = dims_size(k, "m");
+    p->n = dims_size(k, "n");
+    p->k = dims_size(k, "k");
+    p->a = dims_type(k, "a");
+    p->b = dims_type(k, "b");
+    p->out = dims_type(k, "out");
+    out->is_tf32 = p->is_cut = dims_is(k, "acc", "tf32");
+    p->acc = out->is_tf32 ? DTYPE_f32 : dims_type(k, "acc");
+    p->b_is_nk = dims_is(k, "layout", "tn");
     p->epilogue = epilogue_is(k, "relu")   ? VERIFY_RELU
                   : epilogue_is(k, "gelu") ? VERIFY_GELU
                                            : VERIFY_NONE;
-    out->has_bias = word_is(k, "epilogue", "bias") || word_is(k, "epilogue", "bias_relu") ||
-                    word_is(k, "epilogue", "bias_gelu");
-    out->is_row_scaled = word_is(k, "scale", "row");
-    out->granted_bytes = size_of(k, "workspace_bytes");
+    out->has_bias = dims_is(k, "epilogue", "bias") || dims_is(k, "epilogue", "bias_relu") ||
+                    dims_is(k, "epilogue", "bias_gelu");
+    out->is_row_scaled = dims_is(k, "scale", "row");
+    out->granted_bytes = dims_size(k, "workspace_bytes");
     if (p->a == DTYPE_COUNT || p->b == DTYPE_COUNT || p->out == DTYPE_COUNT)
         return unsupported(d, "a", "an element type no worker knows");
     if (p->acc == DTYPE_COUNT)
         return unsupported(d, "acc", "an accumulation no worker can judge");
-    p->scale = word_is(k, "scale", "tensor") ? tensor_scale(p) : 1.0;
+    p->scale = dims_is(k, "scale", "tensor") ? tensor_scale(p) : 1.0;
     return 0;
 }
 

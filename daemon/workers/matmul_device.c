@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "daemon/workers/bench.h"
+#include "daemon/workers/gpu_trial.h"
 
 // Both scales of a tensor act, and neither is 1: one that is forgotten or taken twice shows.
 #define TENSOR_A_SCALE 0.25
@@ -235,14 +236,7 @@ void matmul_device_fini(struct matmul_device *t, struct gpu *g)
 int matmul_device_check(struct matmul_device *t, struct gpu *g, const struct matmul *m,
     const struct gpu_launch to[2], bool is_native, struct verify_result *out, struct diag *d)
 {
-    double wall_us;
-    int r = 0;
+    const struct gpu_trial_outputs o = { m->p.out, matmul_out_bytes(m), { t->out[0], t->out[1] } };
 
-    for (unsigned which = 0; !r && which < 2; which++) {
-        gpu_poison(g, m->p.out, t->out[which], matmul_out_bytes(m), which);
-        r = gpu_launch_once(g, &to[which], &wall_us, d);
-    }
-    if (!r)
-        gpu_verify_judge(g, t->verify, t->out[0], t->out[1], is_native, out);
-    return r;
+    return gpu_trial_check(g, t->verify, &o, to, is_native, out, d);
 }

@@ -38,7 +38,6 @@ int matmul_device_init(struct matmul_device *t, struct gpu *g, const struct matm
     const struct matmul_device_plan *plan, uint64_t seed, struct diag *d);
 void matmul_device_fini(struct matmul_device *t, struct gpu *g);
 
-// Two launches over poisoned outputs, the first into out[0] and the second into out[1], judged. 0,
-// or WORKER_E_FAILED.
+// gpu_trial_check with them.
 int matmul_device_check(struct matmul_device *t, struct gpu *g, const struct matmul *m,
     const struct gpu_launch to[2], bool is_native, struct verify_result *out, struct diag *d);

@@ -85,7 +85,8 @@ static int refuse(struct diag *d, const char *what, dnnl_status_t s)
 static int fail(struct diag *d, const char *what, dnnl_status_t s)
 {
     diag_set(d, NULL, "%s: oneDNN says %s", what, status_text(s));
-    return WORKER_E_FAILED;
+    return s == dnnl_unimplemented || s == dnnl_invalid_arguments ? WORKER_E_HOPELESS
+                                                                  : WORKER_E_FAILED;
 }
 
 static dnnl_data_type_t library_type(enum dtype t)
@@ -104,12 +105,6 @@ static dnnl_data_type_t library_type(enum dtype t)
 
 // --- the problem ---
 
-static int unsupported(struct diag *d, const char *dim, const char *why)
-{
-    diag_set(d, dim, "%s", why);
-    return WORKER_E_UNSUPPORTED;
-}
-
 static int read_key(const struct key *k, struct problem *q, struct diag *d)
 {
     const struct verify_product *p = &q->matmul.p;
@@ -118,15 +113,17 @@ static int read_key(const struct key *k, struct problem *q, struct diag *d)
         return WORKER_E_UNSUPPORTED;
     q->matmul.scales_bias = true;
     if (p->acc != (dtype_infos[p->a].is_integer ? DTYPE_s32 : DTYPE_f32))
-        return unsupported(d, "acc", "oneDNN accumulates floats in f32 and integers in s32");
+        return frame_unsupported(d, "acc", "oneDNN accumulates floats in f32 and integers in s32");
     if (q->matmul.is_tf32)
-        return unsupported(d, "acc", "oneDNN has no tf32 on a CPU");
+        return frame_unsupported(d, "acc", "oneDNN has no tf32 on a CPU");
     if (q->matmul.is_row_scaled)
-        return unsupported(d, "scale", "oneDNN has no scale a row of the activations");
+        return frame_unsupported(d, "scale", "oneDNN has no scale a row of the activations");
     if (p->epilogue == VERIFY_GELU)
-        return unsupported(d, "epilogue", "oneDNN has two forms of gelu, and the key names none");
+        return frame_unsupported(
+            d, "epilogue", "oneDNN has two forms of gelu, and the key names none");
     if (!verify_affords(p))
-        return unsupported(d, "epilogue", "too large to check: only linear results can be sampled");
+        return frame_unsupported(
+            d, "epilogue", "too large to check: only linear results can be sampled");
     return 0;
 }
 

@@ -167,6 +167,8 @@ DRIVER(cuDevicePrimaryCtxRelease_v2, int device)
 
 DRIVER(cuCtxSetCurrent, void *context)
 {
+    if (state.enter)
+        state.enter();
     is_current = context != NULL;
     __atomic_store_n(&state.current_result, context ? OK : INVALID_CONTEXT, __ATOMIC_RELAXED);
     return OK;

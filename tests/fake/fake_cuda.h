@@ -16,8 +16,9 @@ struct fake_cuda {
     uint64_t memory_bytes; // there is so much, and
     uint64_t taken_bytes;  // so much is taken
     uint64_t peak_bytes;
-    bool gate_gives_up; // gpu_gate says that it waited too long
-    const char *name;   // of the device
+    void (*enter)(void); // called by cuCtxSetCurrent before anything else
+    bool gate_gives_up;  // gpu_gate says that it waited too long
+    const char *name;    // of the device
     // Kernels that ran, in order, each followed by a blank; cut at its end.
     char log[FAKE_CUDA_LOG_BYTES];
     // Runs a kernel; false if it knows none of that name: then it only stands in the log.

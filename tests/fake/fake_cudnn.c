@@ -180,6 +180,8 @@ API(cudnnStatus_t, cudnnCreate, cudnnHandle_t *handle)
 
 API(cudnnStatus_t, cudnnDestroy, cudnnHandle_t handle)
 {
+    if (state.destroy)
+        state.destroy();
     must(!handle_at(handle)->is_in_use, "a handle is destroyed in use");
     handle->magic = 0;
     free(handle);

@@ -56,6 +56,7 @@ struct fake_cudnn {
     bool (*builds)(const struct fake_config *c);
     bool is_strict;            // a plan of another handle is not launched
     uint64_t plan_extra_bytes; // a plan wants so much more than its configuration said
+    void (*destroy)(void);     // called by cudnnDestroy before anything else
     int execute_result;
     void (*run)(const struct fake_launch *l);
 

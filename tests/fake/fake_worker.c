@@ -20,11 +20,11 @@
 //   next once=FILE           misbehave only while FILE does not exist; the first fault creates it
 // Events: hello open look check run close. Behaviours:
 //   crash:SIGNAL exit:STATUS hang ignore (hang, deaf to SIGTERM) spin
-//   fail:WORDS (look, check, run)   refuse:unsupported|memory (open)   lie, nan, unsteady, blind
-//   (check) slow:FACTOR (look, run)   disturbed:FACTOR (look; slow because of others)   foreign
-//   (run) twice (the last look's answer once more) say:TEXT (this line instead of the answer, then
-//   hang) garbage   oversize stdout:TEXT flood:LINES grow:BYTES fork:FILE (a child that ignores
-//   signals; FILE gets its pid)
+//   fail:WORDS hopeless:WORDS (look, check, run)   lie:unsteady (check)   refuse:unsupported|memory
+//   (open)   lie, nan, unsteady, blind (check) slow:FACTOR (look, run)   disturbed:FACTOR (look;
+//   slow because of others)   foreign (run) twice (the last look's answer once more) say:TEXT (this
+//   line instead of the answer, then hang) garbage   oversize stdout:TEXT flood:LINES grow:BYTES
+//   fork:FILE (a child that ignores signals; FILE gets its pid)
 // WHEN counts this event for this candidate: 3, 3- or 3-5; without it always.
 #include <errno.h>
 #include <math.h>
@@ -395,10 +395,16 @@ static bool is(const struct order *o, const char *what)
     return o && !strcmp(o->what, what);
 }
 
+// Has the library refused?
+static bool fails(const struct order *o)
+{
+    return is(o, "fail") || is(o, "hopeless");
+}
+
 static int fail(const struct order *o, struct diag *d)
 {
     diag_set(d, NULL, "%s", o->arg[0] ? o->arg : "the fake library refuses");
-    return WORKER_E_FAILED;
+    return is(o, "hopeless") ? WORKER_E_HOPELESS : WORKER_E_FAILED;
 }
 
 // --- the backend ---
@@ -487,7 +493,7 @@ static int fake_look(void *self, size_t i, struct worker_look *out, struct diag 
     const struct order *o = misbehave(f, "look", i);
     struct rec_looked looked = { 0 };
 
-    if (is(o, "fail"))
+    if (fails(o))
         return fail(o, d);
     out->first_us = draw_us(f, i, o) + f->jit_us;
     out->timed.device_us = draw_us(f, i, o);
@@ -507,14 +513,14 @@ static int fake_check(void *self, size_t i, struct verify_result *out, struct di
     struct fake *f = self;
     const struct order *o = misbehave(f, "check", i);
 
-    if (is(o, "fail"))
+    if (fails(o))
         return fail(o, d);
     out->ok = !is(o, "lie") && !is(o, "nan");
     out->max_error = is(o, "nan") || is(o, "blind") ? NAN
                      : is(o, "lie")                 ? 0.5
                                                     : 1e-6 * (double)(i + 1);
     out->limit = 1e-3;
-    out->repeatable = !is(o, "unsteady");
+    out->repeatable = !is(o, "unsteady") && !(is(o, "lie") && !strcmp(o->arg, "unsteady"));
     if (!out->ok)
         snprintf(out->reason, sizeof out->reason, "element [0,%zu] is wrong on order", i);
     return 0;
@@ -525,7 +531,7 @@ static int fake_run(void *self, size_t i, struct worker_sample *out, struct diag
     struct fake *f = self;
     const struct order *o = misbehave(f, "run", i);
 
-    if (is(o, "fail"))
+    if (fails(o))
         return fail(o, d);
     out->device_us = draw_us(f, i, o);
     out->host_us = out->device_us / 10.0;

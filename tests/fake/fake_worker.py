@@ -6,7 +6,7 @@ what shows that both frames are one.
 usage: fake_worker.py [NAME=VALUE | EVENT[.CANDIDATE]=BEHAVIOUR[:ARG][@WHEN] | @FILE]...
 @FILE holds the same words, one a line.
 Settings: times hot growth jitter seed sleep jit_us op backend fact.NAME; facts=none: nothing can be swept.
-Events: hello open look check run close. Behaviours: crash exit hang ignore spin fail refuse lie nan blind unsteady
+Events: hello open look check run close. Behaviours: crash exit hang ignore spin fail hopeless refuse lie nan blind unsteady
 slow disturbed foreign stdout, all as fake_worker.c says, and what C has not: raise:WORDS and raise_os:WORDS
 (exceptions that nobody expects), memory (MemoryError), unsayable (a time that no line can hold), nothing (open: no
 candidates).
@@ -130,6 +130,8 @@ class Problem(frame.Problem):
         order = self.scenario.misbehave(event, i)
         if order and order.what == "fail":
             raise frame.Failed(order.arg or "the fake library refuses")
+        if order and order.what == "hopeless":
+            raise frame.Hopeless(order.arg or "the fake library refuses")
         return (order.what, order.arg) if order else ("", "")
 
     def random(self):
@@ -155,10 +157,10 @@ class Problem(frame.Problem):
         return frame.Look(first_us, frame.Sample(us, us / 10.0, order[0] == "disturbed"), f"fake tactic {i}")
 
     def check(self, i):
-        what = self.obey("check", i)[0]
+        what, arg = self.obey("check", i)
         ok = what not in ("lie", "nan")
         error = math.nan if what in ("nan", "blind") else 0.5 if what == "lie" else 1e-6 * (i + 1)
-        return frame.Check(ok, error, 1e-3, what != "unsteady", "" if ok else f"element [0,{i}] is wrong on order")
+        return frame.Check(ok, error, 1e-3, "unsteady" not in (what, arg), "" if ok else f"element [0,{i}] is wrong on order")
 
     def run(self, i):
         order = self.obey("run", i)

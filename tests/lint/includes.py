@@ -50,9 +50,11 @@ class Table:
 def complaint(table, allowed, root, name, kind, header):
     """Why `name` may not include `header`, or None."""
     outside = kind == "<"
-    owners = table.owner(header) if outside else None
-    if owners is not None:
-        return None if fits(name, owners) else f"<{header}> belongs to {' '.join(owners)}"
+    owners = table.owner(header)
+    if owners is not None and not fits(name, owners):
+        return f"{header} belongs to {' '.join(owners)}"
+    if outside and owners is not None:
+        return None
     if outside:
         known = table.classes["c"] + table.classes["posix"]
         if not fits(header, known):
@@ -84,8 +86,12 @@ def planted(root):
     tree.plant(root, "daemon/store.c", '#include "store.h"\n#include <time.h>\n#include <uv.h>\n')
     tree.plant(root, "proto/key.c",
         '#include "daemon/store.h"\n#include <stdio.h>\n# include <openssl/md5.h>\n')
+    tree.plant(root, "daemon/workers/gpu_in.h", "#pragma once\n#include <cuda.h>\n")
+    tree.plant(root, "daemon/workers/gpu_time.c", '#include "daemon/workers/gpu_in.h"\n')
+    tree.plant(root, "daemon/workers/cudnn.c", '#include <stdio.h>\n#include "daemon/workers/gpu_in.h"\n')
     tree.plant(root, "elsewhere/x.c", "#include <stdio.h>\n")
     return [
-        "daemon/store.c:1: ", "daemon/store.c:2: ", "daemon/store.c:3: ", "elsewhere/x.c:1: ",
+        "daemon/store.c:1: ", "daemon/store.c:2: ", "daemon/store.c:3: ", "daemon/workers/cudnn.c:2: ",
+        "elsewhere/x.c:1: ",
         "proto/key.c:1: ", "proto/key.c:3: ",
     ]

@@ -12,7 +12,7 @@ import tree
 
 # Files of layer 2, as in includes.table.
 MIND = re.compile(
-    r"daemon/(store|sweep|sweep_\w+|queue|race|resample|dice|space|slow|report|events|sections|snapshot|jobs|jobs_file|upgrade)\.c"
+    r"daemon/(store|store_build|sweep|sweep_\w+|queue|race|resample|dice|space|slow|report|events|sections|snapshot|jobs|jobs_file|upgrade)\.c"
 )
 # What they may call: memory, strings, numbers, texts in memory, assert; and functions of this tree.
 HARMLESS = set(

@@ -119,6 +119,8 @@ class SameAsC(unittest.TestCase):
                  "check.2=blind", "check.3=unsteady", "check.4=fail", "check.5=fail:" + 254 * "x", "run.1=foreign",
                  "run.5=fail"]
         self.assertSame(*requests, words=words)
+        self.assertSame(*requests, words=["look.1=hopeless:not here", "check.2=hopeless", "check.0=lie:unsteady",
+                                          "run.1=hopeless:nor here"])
         for end in ("exit:3", "crash:9"):
             _, status, _ = self.assertSame(*requests, words=[f"look.2={end}"])
             self.assertEqual(status, 3 if end == "exit:3" else -signal.SIGKILL)

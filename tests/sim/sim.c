@@ -398,24 +398,31 @@ static void say_checked(struct sim *sim, enum sim_habit habit)
 {
     struct rec_checked checked = { 0 };
     uint64_t c = sim->asked_candidate;
-    bool ok = habit != SIM_WRONG;
+    bool ok = habit != SIM_WRONG && habit != SIM_WAVERS;
 
     REC_SET(&checked, checked, candidate, habit == SIM_OTHER ? c + 1 : c);
     REC_SET(&checked, checked, ok, ok);
     REC_SET(&checked, checked, max_error, ok && habit != SIM_BOAST ? 1e-3 : 0.3);
     REC_SET(&checked, checked, limit, 2e-3);
-    REC_SET(&checked, checked, repeatable, true);
+    REC_SET(&checked, checked, repeatable, habit != SIM_WAVERS);
     checked.reason = ok ? NULL : "error 0.3, at most 0.002";
     if (ok && habit != SIM_BOAST && habit != SIM_OTHER)
         sim->checked_bits |= 1u << c;
     say(sim, LINE_checked, &checked);
 }
 
-static void say_failed(struct sim *sim, uint64_t candidate)
+static bool fails(enum sim_habit habit)
+{
+    return habit == SIM_FAIL || habit == SIM_HOPELESS;
+}
+
+static void say_failed(struct sim *sim, enum sim_habit habit, uint64_t candidate)
 {
     struct rec_failed failed = { .detail = "no" };
 
     REC_SET(&failed, failed, candidate, candidate);
+    if (habit == SIM_HOPELESS)
+        REC_SET(&failed, failed, hopeless, true);
     say(sim, LINE_failed, &failed);
 }
 
@@ -503,8 +510,8 @@ static void answer_with(struct sim *sim, enum line asked, enum sim_habit habit, 
         say_looked(sim, habit);
     else if (asked == LINE_check)
         say_checked(sim, habit);
-    else if (asked == LINE_run && habit == SIM_FAIL)
-        say_failed(sim, whose);
+    else if (asked == LINE_run && fails(habit))
+        say_failed(sim, habit, whose);
     else if (asked == LINE_run)
         say_samples(sim, habit);
     else
@@ -551,8 +558,8 @@ static void answer(struct sim *sim)
         say(sim, LINE_closed, &(struct rec_closed){ 0 });
     else if (asked == LINE_open && sim->setup->refuse)
         say_refused(sim);
-    else if (habit == SIM_FAIL && (asked == LINE_look || asked == LINE_check))
-        say_failed(sim, whose);
+    else if (fails(habit) && (asked == LINE_look || asked == LINE_check))
+        say_failed(sim, habit, whose);
     else
         answer_with(sim, asked, habit, whose);
     // The second answer comes while the next request is under way.

@@ -14,13 +14,15 @@ enum sim_habit { // what a candidate does when it is run so
     SIM_EXIT,   // the worker exits
     SIM_KILLED, // a signal from outside, every time
     SIM_HANG,
-    SIM_FAIL,    // `failed`
-    SIM_WRONG,   // check: not ok
-    SIM_BOAST,   // check: ok, with an error above its limit
-    SIM_OTHER,   // answers about another candidate, or another round
-    SIM_TWICE,   // answers twice
-    SIM_GARBAGE, // no line
-    SIM_NAN,     // a time that is none
+    SIM_FAIL,     // `failed`
+    SIM_HOPELESS, // `failed`, and will again
+    SIM_WRONG,    // check: not ok, twice the same
+    SIM_WAVERS,   // check: not ok, and not the same twice
+    SIM_BOAST,    // check: ok, with an error above its limit
+    SIM_OTHER,    // answers about another candidate, or another round
+    SIM_TWICE,    // answers twice
+    SIM_GARBAGE,  // no line
+    SIM_NAN,      // a time that is none
     SIM_NEGATIVE,
     SIM_SHORT,   // one time too few
     SIM_AGES,    // a time longer than passed

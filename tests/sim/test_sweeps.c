@@ -318,18 +318,26 @@ static void test_native_must_stand(void **state)
 {
     static const struct {
         enum sim_habit look, check, run;
+        enum sweep_fail fail;
+        const char *text; // that the sentence holds
     } harms[] = {
-        { SIM_CRASH, SIM_OK, SIM_OK },
-        { SIM_HANG, SIM_OK, SIM_OK },
-        { SIM_FAIL, SIM_OK, SIM_OK },
-        { SIM_OK, SIM_CRASH, SIM_OK },
-        { SIM_OK, SIM_HANG, SIM_OK },
-        { SIM_OK, SIM_FAIL, SIM_OK },
-        { SIM_OK, SIM_WRONG, SIM_OK },
-        { SIM_OK, SIM_OK, SIM_CRASH },
-        { SIM_OK, SIM_OK, SIM_FAIL },
-        { SIM_OK, SIM_OK, SIM_HANG },
-        { SIM_KILLED, SIM_OK, SIM_OK },
+        { SIM_CRASH, SIM_OK, SIM_OK, SWEEP_FAIL_NATIVE, "killed the worker" },
+        { SIM_HANG, SIM_OK, SIM_OK, SWEEP_FAIL_NATIVE, "in time" },
+        { SIM_FAIL, SIM_OK, SIM_OK, SWEEP_FAIL_NATIVE, "does not run: no" },
+        { SIM_HOPELESS, SIM_OK, SIM_OK, SWEEP_FAIL_NO_NATIVE, "does not run: no" },
+        { SIM_OK, SIM_CRASH, SIM_OK, SWEEP_FAIL_NATIVE, "killed the worker" },
+        { SIM_OK, SIM_HANG, SIM_OK, SWEEP_FAIL_NATIVE, "in time" },
+        { SIM_OK, SIM_FAIL, SIM_OK, SWEEP_FAIL_NATIVE, "does not run: no" },
+        { SIM_OK, SIM_HOPELESS, SIM_OK, SWEEP_FAIL_NO_NATIVE, "does not run: no" },
+        { SIM_OK, SIM_WRONG, SIM_OK, SWEEP_FAIL_NO_NATIVE,
+            "is wrong: error 0.3, at most 0.002 is right, the same in both runs: " },
+        { SIM_OK, SIM_WAVERS, SIM_OK, SWEEP_FAIL_NATIVE,
+            "is wrong: error 0.3, at most 0.002 is right: " },
+        { SIM_OK, SIM_OK, SIM_CRASH, SWEEP_FAIL_NATIVE, "killed the worker" },
+        { SIM_OK, SIM_OK, SIM_FAIL, SWEEP_FAIL_NATIVE, "does not run: no" },
+        { SIM_OK, SIM_OK, SIM_HOPELESS, SWEEP_FAIL_NO_NATIVE, "does not run: no" },
+        { SIM_OK, SIM_OK, SIM_HANG, SWEEP_FAIL_NATIVE, "in time" },
+        { SIM_KILLED, SIM_OK, SIM_OK, SWEEP_FAIL_NATIVE, "killed the worker" },
     };
     struct sim_setup setup;
     struct sim sim;
@@ -343,7 +351,8 @@ static void test_native_must_stand(void **state)
         setup.candidate[0].run = harms[i].run;
         sim_run(&sim, &setup);
         assert_int_equal(sim.end, SWEEP_VERDICT_FAILED);
-        assert_int_equal(sim.fail, SWEEP_FAIL_NATIVE);
+        assert_int_equal(sim.fail, harms[i].fail);
+        assert_non_null(strstr(sim.text, harms[i].text));
         assert_int_equal(sim.published + sim.denied, 0);
         sim_fini(&sim);
     }

@@ -8,13 +8,16 @@ Each sweep starts with an empty state directory, so nothing is remembered. The j
 of all N sweeps of a problem, read from their journals: per candidate the median over rounds of its log time
 minus native's in the same round. A pair of sweeps agrees if it chose the same tactic, or tactics that the judge
 puts within 1 %. Noisy and contaminated sweeps are counted apart; a contaminated one is asked again, at most
-twice. Fails below 95 % of pairs, or above 10 % noisy.
+twice. Fails below 95 % of pairs, or above 10 % noisy; where others had more than 10 % of the CPUs meanwhile, by the
+kernel's account of them, that is no judgement, and is skipped loudly (status 77).
 """
 import argparse
 import collections
 import json
 import math
+import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,6 +29,7 @@ SAME = 0.01        # tactics that the pool puts closer than this are equal
 WANT_PAIRS = 0.95  # share of pairs that must agree
 MAX_NOISY = 0.10   # share of sweeps that may end noisy
 MIN_SHARE = 0.5  # of a problem's sweeps must have an answer; others' programs may disturb the rest
+MAX_OTHERS = 0.10  # share of the CPUs' time that others may have where it is to be judged
 MAX_SWEEP_S = 300  # no sweep of these problems takes longer, also beside other load
 AGAIN = 2          # a contaminated sweep is asked again so often
 
@@ -63,6 +67,25 @@ def read_journals(state, pool, kernels):
                 for c, t in times:
                     if c:
                         pool[key][names[c]].append(math.log(t) - native)
+
+
+class Others:
+    """What other programs had of the CPUs since it was made. Of ours counts who has ended and was waited for."""
+
+    def __init__(self):
+        self.began = self.look()
+
+    @staticmethod
+    def look():
+        with open("/proc/stat") as stat:
+            user, nice, system, idle, iowait, irq, softirq, *_ = map(int, stat.readline().split()[1:])
+        busy, tick = user + nice + system + irq + softirq, os.sysconf("SC_CLK_TCK")
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return busy / tick, (busy + idle + iowait) / tick, sum(u.ru_utime + u.ru_stime for u in used)
+
+    def share(self):
+        busy, all_of_it, ours = (now - then for now, then in zip(self.look(), self.began))
+        return max(0.0, busy - ours) / all_of_it if all_of_it else 0.0
 
 
 def ask(daemon, key):
@@ -128,6 +151,7 @@ def main():
     if not (pathlib.Path(args.build) / "daemon/workers/tactic-onednn").exists():
         print("skipped: this build has no oneDNN worker")
         return 77
+    others = Others()
     for i in range(args.sweeps):
         sweep_once(args.build, keys, chosen, noisy, contaminated, pool, kernels)
         print(f"sweep {i + 1}/{args.sweeps} done", file=sys.stderr, flush=True)
@@ -149,8 +173,12 @@ def main():
     missing = args.sweeps * len(keys) - total
     if missing:
         print(f"{missing} sweeps gave no answer: the machine was too busy")
+    print(f"others had {100 * others.share():.1f} % of the CPUs")
     if share < WANT_PAIRS or noise > MAX_NOISY:
-        return 1
+        if others.share() <= MAX_OTHERS:
+            return 1
+        print("skipped: others took this machine's CPUs; they agree too seldom, or were noisy too often, for whatever reason")
+        return 77
     if any(len(chosen[key]) < MIN_SHARE * args.sweeps for key in keys):
         print("skipped: others took this machine's CPUs too often for a judgement")
         return 77

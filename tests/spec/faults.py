@@ -19,6 +19,7 @@ CLEAR = ("times=100,80,120,101,150,95", "jitter=0.002")  # 1 wins, 5 is second
 PROBLEM, OTHER = key(64), key(64, 32)
 LOOK_MS = 400
 LOOKUP_MS = 50
+ATTEMPTS = 4  # at what other programs can only lengthen: once is enough
 
 
 @contextlib.contextmanager
@@ -154,21 +155,26 @@ def timed_sweep(build, *scenario):
         return took_ms, d.counter("worker_deaths_deadline"), d.counter("worker_starts")
 
 
+def expect_cost(build, deaths, plain_ms, *scenario):
+    """So many workers die of their deadline, and each costs one deadline: less than two, in the best attempt."""
+    room_ms = 0.75 * LOOK_MS * slack(build)
+    costs = []
+    while not costs or (min(costs) >= LOOK_MS + room_ms and len(costs) < ATTEMPTS):
+        took_ms, late, starts = timed_sweep(build, *scenario)
+        expect(late == deaths and starts == 1 + deaths, f"{scenario}: not killed {deaths} times", late, starts)
+        expect(took_ms >= LOOK_MS * deaths, f"{scenario}: killed before its deadline", took_ms)
+        costs.append(took_ms - plain_ms)
+    expect(min(costs) < LOOK_MS + room_ms, f"{scenario} cost {min(costs):.0f} ms", costs, plain_ms)
+
+
 def test_a_slow_candidate_costs_one_deadline(build):
-    plain_ms, _, _ = timed_sweep(build)
-    room_ms = 700 * slack(build)
+    plain_ms = min(timed_sweep(build)[0] for _ in range(2))
     for fault in ("look.2=hang", "look.2=ignore", "look.2=spin"):
-        took_ms, late, starts = timed_sweep(build, fault)
-        expect(late == 1 and starts == 2, f"{fault}: not killed once", late, starts)
-        expect(0.9 * LOOK_MS < took_ms - plain_ms < LOOK_MS + room_ms, f"{fault} cost {took_ms - plain_ms:.0f} ms", plain_ms)
-    # 1000 times slower than native, in real time: two launches of 120 ms are within the deadline.
-    took_ms, late, starts = timed_sweep(build, "sleep=1", "look.2=slow:1000")
-    expect(late == 0 and starts == 1, "killed though it kept the deadline", late, starts)
-    expect(took_ms - plain_ms < LOOK_MS + room_ms, f"it cost {took_ms - plain_ms:.0f} ms")
+        expect_cost(build, 1, plain_ms, fault)
+    # 400 times slower than native, in real time: two launches of 48 ms are within the deadline.
+    expect_cost(build, 0, plain_ms, "sleep=1", "look.2=slow:400")
     # 100,000 times slower they are not.
-    took_ms, late, starts = timed_sweep(build, "sleep=1", "look.2=slow:100000")
-    expect(late == 1 and starts == 2, "not killed at the deadline", late, starts)
-    expect(took_ms - plain_ms < LOOK_MS + room_ms, f"it cost {took_ms - plain_ms:.0f} ms")
+    expect_cost(build, 1, plain_ms, "sleep=1", "look.2=slow:100000")
 
 
 def test_a_disturbed_look_drops_nobody(build):
@@ -353,14 +359,24 @@ def expect_failed_once(build, words, *fault, parked=False):
         expect(d.counter("sweeps_started") == 1, f"{fault}: tried again and again", d.counter("sweeps_started"))
         expect(explain(d)["deny"] == [], "somebody was denied", explain(d)["deny"])
         expect(("not tried again by itself" in answer["next"]) == parked, "odd", answer)
+        expect(words in d.log_path.read_text(), "not in the log", words)
+        ends = [line for line in journal(d) if line["say"] == "journal_end"]
+        expect(len(ends) == 1 and words in ends[0]["detail"], "not in the journal", ends)
+        rows = [row["failed"] for row in d.status()["sweeps"]]  # what is parked waits for nothing
+        expect(rows == [] if parked else len(rows) == 1 and words in rows[0], "not in status", rows)
         if parked:
             expect(words in answer["next"] and "--force" in answer["command"], "no cure for what is parked", answer)
 
 
 def test_native_that_cannot_be_the_reference(build):
     expect_failed_once(build, "own pick killed the worker", "look.0=crash:11")
-    expect_failed_once(build, "own pick is wrong", "check.0=lie")
-    expect_failed_once(build, "own pick does not run", "look.0=fail:no")
+    expect_failed_once(build, "own pick is wrong: error 0.5, at most 0.001 is right: element", "check.0=lie:unsteady")
+    expect_failed_once(build, "own pick does not run: no", "look.0=fail:no")
+    # What would be the same again is not tried again.
+    wrong = "own pick is wrong: error 0.5, at most 0.001 is right, the same in both runs: element"
+    expect_failed_once(build, wrong, "check.0=lie", parked=True)
+    expect_failed_once(build, "own pick is wrong: error not finite, at most 0.001", "check.0=nan", parked=True)
+    expect_failed_once(build, "own pick does not run: not here", "look.0=hopeless:not here", parked=True)
 
 
 def test_problems_that_cannot_be_opened(build):

@@ -304,7 +304,7 @@ static void a_plan_that_cannot_be_built_is_not_native(void **state)
     // One that fails later is told, and not offered again.
     fake->builds = NULL;
     fake->plan_extra_bytes = 8;
-    assert_int_equal(cudnn_plan_get(&o.plans, &o.space.items[1], 1, &d), WORKER_E_FAILED);
+    assert_int_equal(cudnn_plan_get(&o.plans, &o.space.items[1], 1, &d), WORKER_E_HOPELESS);
     assert_non_null(strstr(d.sentence, "wants 8 bytes of workspace, its configuration said 0"));
     assert_null(o.space.items[1].plan);
     fake->plan_extra_bytes = 0;

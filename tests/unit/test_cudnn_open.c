@@ -327,6 +327,8 @@ static void what_does_not_fit_is_refused_and_all_is_given_back(void **state)
     fake->execute_result = 5000;
     assert_int_equal(cudnn_backend.look(worker, 1, &look, &d), WORKER_E_FAILED);
     assert_non_null(strstr(d.sentence, "refuses to run it: CUDNN_STATUS_FAKE"));
+    fake->execute_result = CUDNN_STATUS_NOT_SUPPORTED;
+    assert_int_equal(cudnn_backend.look(worker, 1, &look, &d), WORKER_E_HOPELESS);
     fake->execute_result = 0;
     assert_int_equal(cudnn_backend.look(worker, 1, &look, &d), 0);
     cudnn_backend.close(worker);
@@ -364,7 +366,7 @@ static int start(void **state)
 static int stop(void **state)
 {
     (void)state;
-    return cudnn_free(worker) != NULL;
+    return !cudnn_free(worker);
 }
 
 int main(void)

@@ -97,7 +97,7 @@ static int small_check(void *self, size_t i, struct verify_result *out, struct d
     *out = (struct verify_result){ i == 0, true, i == 0 ? 0.5 : (double)NAN, 1.0, "" };
     if (i)
         strcpy(out->reason, "element [0,0] is not finite");
-    return fail_two(i, d);
+    return fail_two(i, d) ? WORKER_E_HOPELESS : 0;
 }
 
 static int small_run(void *self, size_t i, struct worker_sample *out, struct diag *d)
@@ -410,6 +410,9 @@ static void looks_and_checks_carry_what_the_backend_saw(void **state)
     failed = hear(&p, LINE_failed);
     assert_int_equal(failed->candidate, 2);
     assert_string_equal(failed->detail, "two fails");
+    assert_false(failed->hopeless);
+    say_candidate(&p, LINE_check, 2);
+    assert_true(((const struct rec_failed *)hear(&p, LINE_failed))->hopeless);
     say_candidate(&p, LINE_check, 0);
     checked = hear(&p, LINE_checked);
     assert_true(

@@ -172,6 +172,10 @@ static void test_queue_ends(void **state)
     assert_int_equal(sweep_queue_end(&failed), QUEUE_END_FAILED);
     failed.fail = SWEEP_FAIL_UNSUPPORTED;
     assert_int_equal(sweep_queue_end(&failed), QUEUE_END_HOPELESS);
+    failed.fail = SWEEP_FAIL_NATIVE;
+    assert_int_equal(sweep_queue_end(&failed), QUEUE_END_FAILED);
+    failed.fail = SWEEP_FAIL_NO_NATIVE;
+    assert_int_equal(sweep_queue_end(&failed), QUEUE_END_HOPELESS);
 }
 
 // --- space ---

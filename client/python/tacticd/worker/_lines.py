@@ -95,6 +95,7 @@ RECORDS = {
     "failed": (
         ("candidate", "integer", True, None),
         ("detail", "string", True, None),
+        ("hopeless", "boolean", False, None),
     ),
     "close": (
         ("reason", "string", False, None),

@@ -49,6 +49,10 @@ class Failed(Exception):
     """look, check, run: the library refused this candidate; others may run."""
 
 
+class Hopeless(Failed):
+    """The same, and it will again: it cannot here."""
+
+
 class Candidate(NamedTuple):
     tactic: object  # any JSON
     name: str
@@ -170,7 +174,8 @@ class Frame:
             raise Broken(e) from e
 
     def failed(self, candidate, sentence):
-        self.say("failed", candidate=candidate, detail=plain(str(sentence)))
+        self.say("failed", candidate=candidate, detail=plain(str(sentence)),
+                 hopeless=isinstance(sentence, Hopeless) or None)
 
     def problem_of(self, i):
         """The open problem. Raises Failed unless that candidate of it can be asked for."""
