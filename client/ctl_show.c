@@ -148,13 +148,23 @@ static void show_sweeps(const struct rec_tell_status *s)
     print_table_end(t);
 }
 
+static bool is_cured(const struct rec_stale_row *row)
+{
+    return REC_HAS(row, stale_row, orphans) && row->swept >= row->orphans;
+}
+
 static void show_faults(const struct rec_tell_status *s)
 {
     for (size_t i = 0; i < s->stale.n; i++) {
         const struct rec_stale_row *row = &s->stale.items[i];
+        char swept[64] = "";
 
-        print_pair("orphaned", PRINT_BAD, "%s\n%s\nasked for %llu times; cure: %s", row->file,
-            row->facts, (unsigned long long)row->asked, row->command);
+        if (REC_HAS(row, stale_row, orphans))
+            snprintf(swept, sizeof swept, "%llu of %llu entries swept again; ",
+                (unsigned long long)row->swept, (unsigned long long)row->orphans);
+        print_pair("orphaned", is_cured(row) ? PRINT_PLAIN : PRINT_BAD,
+            "%s\n%s\n%sasked for %llu times; cure: %s", row->file, row->facts, swept,
+            (unsigned long long)row->asked, row->command);
     }
     for (size_t i = 0; i < s->refused.n; i++)
         print_pair("not used", PRINT_BAD, "%s: %s", s->refused.items[i].file,

@@ -89,6 +89,14 @@ static void on_sweeps_event(void *ctx, const struct rec_event *rec)
     add_event(ctx, rec);
 }
 
+static void on_orphans(void *ctx, const struct handlers_orphans *orphans)
+{
+    struct daemon *d = ctx;
+
+    if (d->handlers)
+        handlers_tell_orphans(d->handlers, orphans);
+}
+
 static void on_handlers_event(void *ctx, const char *kind, const char *key, const char *text)
 {
     add_event(ctx, &(struct rec_event){ .kind = kind, .key = key, .text = text });
@@ -483,7 +491,7 @@ static void tidy(const struct daemon *d, const struct loader_paths *paths)
 static int build(struct daemon *d, struct diag *diag)
 {
     struct saver_hooks hooks = { d, on_published, on_saver_warning };
-    struct sweeps_hooks sweeps_hooks = { d, on_sweeps_event };
+    struct sweeps_hooks sweeps_hooks = { d, on_sweeps_event, on_orphans };
     struct loader_paths paths;
     int r;
 

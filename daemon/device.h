@@ -41,9 +41,11 @@ struct device_job {
     const char *key;
     const char *model, *layout; // NULL = adhoc
     bool has_incumbent;
-    const char *incumbent; // what is served today, see sweep.h
-    const char *next;      // key that the same worker will probably get after it; NULL = no idea
-    const char *resume;    // id of a journal to go on with; NULL = a new sweep
+    const char *incumbent;        // what is served today, see sweep.h
+    const struct rec_hint *hints; // what won before, see sweep.h
+    size_t n_hints;
+    const char *next;   // key that the same worker will probably get after it; NULL = no idea
+    const char *resume; // id of a journal to go on with; NULL = a new sweep
 };
 
 struct device_entry {

@@ -53,6 +53,8 @@ static int make_sweep(struct device *d, const struct device_job *job, const char
         .look_deadline_min_ms = d->look_deadline_min_ms,
         .has_incumbent = job->has_incumbent,
         .incumbent = job->incumbent,
+        .hints = job->hints,
+        .n_hints = job->n_hints,
         .next = job->next,
         .known = known,
         .ctx = d,
@@ -90,7 +92,8 @@ static int replay_line(struct device *d, const char *text, size_t len, bool is_f
     int r = line_decode(text, len, &line, &rec, &arena, &diag);
 
     if (!r && is_first)
-        r = line == LINE_journal_begin && is_same(d, rec) ? 0 : SWEEP_E_JOURNAL;
+        r = line == LINE_journal_begin && is_same(d, rec) ? sweep_replay_begin(d->sweep, rec)
+                                                          : SWEEP_E_JOURNAL;
     else if (!r)
         r = sweep_replay(d->sweep, line, rec);
     arena_fini(&arena);
@@ -120,21 +123,23 @@ static void on_load(uv_work_t *work)
 static void start_afresh(struct device *d)
 {
     char id[SWEEP_MAX_ID], key[KEY_MAX_BYTES];
+    struct sweep *old = d->sweep;
     struct device_job job = { .key = key,
         .model = d->model,
         .layout = d->layout,
         .has_incumbent = d->has_incumbent,
         .incumbent = d->incumbent };
 
-    log_notice("a sweep cannot be resumed and starts over", "sweep=%s key=%s", sweep_id(d->sweep),
-        sweep_key(d->sweep));
-    snprintf(key, sizeof key, "%s", sweep_key(d->sweep));
-    sweep_free(d->sweep);
+    log_notice("a sweep cannot be resumed and starts over", "sweep=%s key=%s", sweep_id(old),
+        sweep_key(old));
+    snprintf(key, sizeof key, "%s", sweep_key(old));
+    job.hints = sweep_hints(old, &job.n_hints);
     make_id(d, key, id);
     if (make_sweep(d, &job, id)) {
         log_error("no memory for a sweep", "key=%s", key);
         abort();
     }
+    sweep_free(old);
 }
 
 static void on_loaded(uv_work_t *work, int status)

@@ -230,27 +230,68 @@ static void tell_differences(const struct fingerprint *asker, const struct store
     out->differs.items = rows;
 }
 
-// One warning for a table that a version change orphaned; afterwards it is counted only. A cure
-// that there was not at first is noted when there is one.
-static void warn_stale(
-    struct handlers *h, const struct store_answer *found, const struct rec_tell_lookup *out)
+// One warning for a table that a version change orphaned, by whoever meets it first, lookup or
+// worker. A cure that there was not at first is noted when there is one. False: it was warned of.
+static bool note_stale(struct store_table *t, const struct rec_tell_lookup *out)
 {
-    struct store_table *t = found->orphan;
     const char *command = out->command ? out->command : "";
     size_t len = 0;
 
-    if (!t->asked_stale || (t->stale_command[0] == '#' && command[0] != '#'))
+    if (!t->stale_facts[0] || (t->stale_command[0] == '#' && command[0] != '#'))
         snprintf(t->stale_command, sizeof t->stale_command, "%s", command);
-    if (t->asked_stale++)
-        return;
+    if (t->stale_facts[0])
+        return false;
     for (size_t i = 0; i < out->differs.n && len < sizeof t->stale_facts; i++)
         len += (size_t)snprintf(t->stale_facts + len, sizeof t->stale_facts - len,
             "%s%s have=%s want=%s", i ? "; " : "", out->differs.items[i].fact,
             out->differs.items[i].have, out->differs.items[i].want);
+    return true;
+}
+
+static void warn_stale(
+    struct handlers *h, const struct store_answer *found, const struct rec_tell_lookup *out)
+{
+    struct store_table *t = found->orphan;
+
+    t->asked_stale++;
+    if (!note_stale(t, out))
+        return;
     log_warning("stale table: its entries were swept under other versions",
         "file=%s facts=%s cure=%s next=%s", t->file, t->stale_facts, t->stale_command,
         out->next ? out->next : "");
     h->hooks.event(h->hooks.ctx, "stale", out->key, t->stale_facts);
+}
+
+void handlers_tell_orphans(struct handlers *h, const struct handlers_orphans *o)
+{
+    struct store_table *t = o->table;
+    const struct store_answer found = { .orphan = t, .differs = o->differs };
+    const struct rec_table_header *header = handlers_recipe_header(h, &t->table->header);
+    struct wanted_outcome outcome = { 0 };
+    struct rec_tell_lookup out = { 0 };
+    struct arena a = { 0 };
+    char text[EVENTS_TEXT_BYTES];
+
+    snprintf(outcome.section, sizeof outcome.section, "%s", o->section->name);
+    tell_differences(&o->section->fingerprint, &found, &out, &a);
+    out.command = handlers_sweep_command(h, header, &o->first, WANTED_QUEUED, &outcome, &a);
+    snprintf(text, sizeof text, "%s",
+        o->is_off ? "sweeping is switched off (when = never)"
+                  : "they are swept again, most asked for first");
+    if (note_stale(t, &out))
+        log_warning("stale table: no worker section has its versions any more",
+            "file=%s facts=%s entries=%llu section=%s cure=%s next=%s", t->file, t->stale_facts,
+            (unsigned long long)o->left, o->section->name, t->stale_command, text);
+    else
+        log_notice("stale table: no worker section has its versions any more",
+            "file=%s entries=%llu section=%s next=%s", t->file, (unsigned long long)o->left,
+            o->section->name, text);
+    snprintf(text, sizeof text, "%llu entries were left behind: %.180s",
+        (unsigned long long)o->left, t->stale_facts);
+    h->hooks.event(h->hooks.ctx, "stale", NULL, text);
+    h->stats->orphaned_tables++;
+    t->told_orphans = true;
+    arena_fini(&a);
 }
 
 static void tell_wanted(enum wanted wanted, const struct wanted_outcome *outcome,

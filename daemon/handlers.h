@@ -73,6 +73,16 @@ struct handlers_hooks {
     bool (*lives)(void *ctx, uint64_t pid, uint64_t born);
 };
 
+// A learned table whose versions no worker section has any more.
+struct handlers_orphans {
+    struct store_table *table;
+    const struct section *section; // one that can sweep its entries again
+    uint32_t differs;              // facts
+    struct key first;              // of those that are not answered yet
+    uint64_t left;                 // how many these are
+    bool is_off;                   // nothing is swept by itself
+};
+
 struct handlers;
 struct handlers_parts {
     struct store *store;
@@ -91,6 +101,8 @@ void handlers_request(struct handlers *h, const struct server_request *request, 
 // The server to answer through; before it, no request comes. NULL: the doors close, who waits is
 // dropped, and nobody hears how what is under way ends.
 void handlers_serve(struct handlers *h, struct server *server);
+// Says it, once for each table.
+void handlers_tell_orphans(struct handlers *h, const struct handlers_orphans *o);
 // Something happened: who waits for events is answered.
 void handlers_news(struct handlers *h, uint64_t now_ms);
 // Another generation is served: tables that became whole are answered to who waits for them.

@@ -205,11 +205,17 @@ static void fill_stale(struct handlers *h, struct rec_tell_status *tell, struct 
     for (size_t i = 0; rows && i < g->n_tables && tell->stale.n < STATUS_MAX_STALE; i++) {
         const struct store_table *t = g->tables[i];
 
-        if (t->asked_stale)
-            rows[tell->stale.n++] = (struct rec_stale_row){ .file = t->file,
-                .facts = t->stale_facts,
-                .command = t->stale_command,
-                .asked = t->asked_stale };
+        if (!t->stale_facts[0])
+            continue;
+        rows[tell->stale.n] = (struct rec_stale_row){ .file = t->file,
+            .facts = t->stale_facts,
+            .command = t->stale_command,
+            .asked = t->asked_stale };
+        if (t->told_orphans) {
+            REC_SET(&rows[tell->stale.n], stale_row, orphans, t->orphans);
+            REC_SET(&rows[tell->stale.n], stale_row, swept, t->swept_again);
+        }
+        tell->stale.n++;
     }
 }
 

@@ -25,6 +25,7 @@
     CLASS(ADMIN, "admin")               /* tunectl sweep */                                        \
     CLASS(DEMAND, "demand")             /* lookups missed it */                                    \
     CLASS(RECIPE, "recipe")             /* configured for this node */                             \
+    CLASS(ORPHAN, "version change")     /* known under versions that are gone */                   \
     CLASS(REVALIDATION, "re-validation")
 
 enum queue_class {

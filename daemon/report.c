@@ -94,6 +94,7 @@ static void put_candidate(struct rec_entry *e, const struct space_candidate *c, 
         e->name = c->name;
         e->family = c->family;
     }
+    e->prewarm = c->prewarm;
     REC_SET(e, entry, workspace_bytes, c->workspace_bytes);
     if (isfinite(c->max_error))
         REC_SET(e, entry, max_error, c->max_error);

@@ -28,9 +28,22 @@ static bool take_candidate(
     c->tactic = copy(s, rec->tactic);
     c->name = copy(s, rec->name);
     c->family = copy(s, rec->family);
+    c->kernel = rec->kernel ? copy(s, rec->kernel) : NULL;
+    c->prewarm = rec->prewarm ? copy(s, rec->prewarm) : NULL;
     c->workspace_bytes = rec->workspace_bytes;
     c->max_error = c->error_limit = NAN;
-    return c->tactic && c->name && c->family;
+    return c->tactic && c->name && c->family && !rec->kernel == !c->kernel &&
+           !rec->prewarm == !c->prewarm;
+}
+
+// Are the members that only some candidates have such as an entry may carry?
+static bool is_bearable(const struct rec_candidate *rec, size_t i, struct diag *d)
+{
+    if (!rec->prewarm || (rec->prewarm[0] == '{' && strlen(rec->prewarm) <= SPACE_MAX_PREWARM))
+        return true;
+    diag_set(d, "candidates", "the prewarm of %zu must be an object of at most %d bytes", i,
+        SPACE_MAX_PREWARM);
+    return false;
 }
 
 int space_take(struct space *s, const struct rec_opened *opened, struct diag *d)
@@ -43,6 +56,9 @@ int space_take(struct space *s, const struct rec_opened *opened, struct diag *d)
             d, "candidates", "%zu are listed; it must be 1 to %d", opened->candidates.n, SPACE_MAX);
         return SPACE_E_BAD;
     }
+    for (size_t i = 0; i < opened->candidates.n; i++)
+        if (!is_bearable(&opened->candidates.items[i], i, d))
+            return SPACE_E_BAD;
     for (size_t i = 1; i < opened->candidates.n; i++)
         if (!strcmp(opened->candidates.items[i].tactic, "null")) {
             diag_set(d, "candidates",
@@ -50,12 +66,13 @@ int space_take(struct space *s, const struct rec_opened *opened, struct diag *d)
             return SPACE_E_BAD;
         }
     s->candidates = arena_take(&s->arena, opened->candidates.n * sizeof *s->candidates);
+    s->order = arena_take(&s->arena, opened->candidates.n * sizeof *s->order);
     s->digest = copy(s, opened->space_digest);
     s->method = copy(s, opened->method);
     s->flush_us = opened->flush_us;
     s->watches = opened->watches;
     s->build_ms = opened->build_ms < SPACE_MAX_BUILD_MS ? opened->build_ms : SPACE_MAX_BUILD_MS;
-    whole = s->candidates && s->digest && s->method;
+    whole = s->candidates && s->order && s->digest && s->method;
     for (size_t i = 0; i < opened->candidates.n && whole; i++)
         whole = take_candidate(s, &s->candidates[i], &opened->candidates.items[i]);
     if (!whole) {
@@ -63,7 +80,50 @@ int space_take(struct space *s, const struct rec_opened *opened, struct diag *d)
         return -ENOMEM;
     }
     s->n = (unsigned)opened->candidates.n;
+    space_arrange(s, NULL, 0);
     return 0;
+}
+
+// How a candidate resembles what won before, the nearest first.
+enum likeness { LIKE_KERNEL, LIKE_NAME, LIKE_FAMILY, LIKE_NOTHING };
+
+static bool is_equal(const char *a, const char *b)
+{
+    return a && b && !strcmp(a, b);
+}
+
+static enum likeness likeness(const struct space_candidate *c, const struct rec_hint *hint)
+{
+    bool are_kernels_known = c->kernel && hint->kernel;
+
+    if (is_equal(c->kernel, hint->kernel) || (hint->same && is_equal(c->tactic, hint->tactic)))
+        return LIKE_KERNEL;
+    // A name may be made of a number: where kernels are known and differ it proves nothing.
+    if (!are_kernels_known && is_equal(c->name, hint->name))
+        return LIKE_NAME;
+    return is_equal(c->family, hint->family) ? LIKE_FAMILY : LIKE_NOTHING;
+}
+
+void space_arrange(struct space *s, const struct rec_hint *hints, size_t n_hints)
+{
+    size_t n = n_hints < SPACE_MAX_HINTS ? n_hints : SPACE_MAX_HINTS;
+    size_t place[SPACE_MAX] = { 0 }, last = LIKE_NOTHING * n;
+    unsigned filled = 1;
+
+    for (unsigned i = 1; i < s->n; i++) {
+        place[i] = last;
+        for (size_t h = 0; h < n; h++) {
+            enum likeness like = likeness(&s->candidates[i], &hints[h]);
+
+            if (like != LIKE_NOTHING && like * n + h < place[i])
+                place[i] = like * n + h;
+        }
+    }
+    s->order[0] = RACE_NATIVE;
+    for (size_t at = 0; at <= last; at++)
+        for (unsigned i = 1; i < s->n; i++)
+            if (place[i] == at)
+                s->order[filled++] = (uint16_t)i;
 }
 
 void space_fini(struct space *s)

@@ -13,6 +13,8 @@
 
 #define SPACE_MAX          RACE_MAX_CANDIDATES
 #define SPACE_MAX_BUILD_MS 600000 // a worker that wants more is bounded
+#define SPACE_MAX_PREWARM  4096   // bytes of a candidate's prewarm
+#define SPACE_MAX_HINTS    16     // tactics that won before
 
 // What became of a candidate.         name, word in reports
 #define SPACE_FATES(FATE)                                                                          \
@@ -37,6 +39,7 @@ const char *space_fate_word(enum space_fate fate);
 struct space_candidate {
     const char *tactic, *name, *family; // owned by the space
     const char *kernel;                 // NULL = not said
+    const char *prewarm;                // JSON object; NULL = nothing
     uint64_t workspace_bytes;
     enum space_fate fate;
     double look_us;                // 0 = no look yet
@@ -54,6 +57,7 @@ struct space {
     uint64_t flush_us;           // what making the caches cold costs a launch; 0 = not said
     unsigned n;                  // 0 = not opened yet
     struct space_candidate *candidates;
+    uint16_t *order;     // of looks; native is the first
     double best_look_us; // of all looks; 0 = none yet
 };
 
@@ -61,6 +65,11 @@ enum { SPACE_E_BAD = 1 }; // the worker listed what cannot be; the diag says wha
 
 // Copies what a worker opened into an empty space. Returns 0, SPACE_E_BAD or -ENOMEM.
 int space_take(struct space *s, const struct rec_opened *opened, struct diag *d);
+// Puts candidates that resemble what won before in front of the others, native excepted: by kernel,
+// else by name, else by family; among equals an earlier hint goes first, then the worker's order. A
+// tactic itself is compared only where it was in the same environment: a library may number its
+// tactics anew. At most SPACE_MAX_HINTS count.
+void space_arrange(struct space *s, const struct rec_hint *hints, size_t n);
 void space_fini(struct space *s); // leaves an empty space
 // Does another worker list the same candidates under the same numbers?
 bool space_same(const struct space *s, const struct rec_opened *opened);

@@ -35,6 +35,10 @@ struct store_table {
     uint64_t asked_stale;
     bool told_conflict;                        // the log has it
     char stale_facts[256], stale_command[256]; // "" = not met yet
+    // Entries that worker sections here left behind (orphans.h), of them answered again, and
+    // whether that was told.
+    uint64_t orphans, swept_again;
+    bool told_orphans;
     struct sign_public *signer; // of the bundle it stands in; NULL = a file of its own. Owned
     unsigned refs;
 };

@@ -139,6 +139,27 @@ static bool is_id(const char *id)
     return n > 0 && n < SWEEP_MAX_ID && id[n] == '\0';
 }
 
+// NULL stays NULL. False: no memory.
+static bool copy_text(struct sweep *s, const char **text)
+{
+    return !*text || (*text = arena_copy(&s->arena, *text, strlen(*text)));
+}
+
+static bool copy_hints(struct sweep *s, const struct rec_hint *hints, size_t n)
+{
+    struct rec_hint *kept;
+    bool whole = true;
+
+    s->n_hints = n < SPACE_MAX_HINTS ? n : SPACE_MAX_HINTS;
+    s->hints = kept = arena_take(&s->arena, (s->n_hints + 1) * sizeof *kept);
+    for (size_t i = 0; kept && i < s->n_hints && whole; i++) {
+        kept[i] = hints[i];
+        whole = copy_text(s, &kept[i].tactic) && copy_text(s, &kept[i].name) &&
+                copy_text(s, &kept[i].family) && copy_text(s, &kept[i].kernel);
+    }
+    return kept && whole;
+}
+
 static bool copy_setup(struct sweep *s, const struct sweep_setup *setup)
 {
     const char **texts[] = { &s->setup.id, &s->setup.key, &s->setup.section, &s->setup.model,
@@ -146,8 +167,10 @@ static bool copy_setup(struct sweep *s, const struct sweep_setup *setup)
 
     s->setup = *setup;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (*texts[i] && !(*texts[i] = arena_copy(&s->arena, *texts[i], strlen(*texts[i]))))
+        if (!copy_text(s, texts[i]))
             return false;
+    if (!copy_hints(s, setup->hints, setup->n_hints))
+        return false;
     s->environment = *setup->environment;
     s->setup.environment = &s->environment;
     if (!s->setup.seed)
@@ -416,6 +439,11 @@ static bool leaves_out(enum line line, const void *rec)
                                             !strcmp(loss->why, loss_words[SWEEP_LOSS_SLOW]));
 }
 
+int sweep_replay_begin(struct sweep *s, const struct rec_journal_begin *begin)
+{
+    return copy_hints(s, begin->hints.items, begin->hints.n) ? 0 : -ENOMEM;
+}
+
 int sweep_replay(struct sweep *s, enum line line, const void *rec)
 {
     bool ok;
@@ -494,6 +522,12 @@ const char *sweep_key(const struct sweep *s)
 const struct space *sweep_space(const struct sweep *s)
 {
     return &s->space;
+}
+
+const struct rec_hint *sweep_hints(const struct sweep *s, size_t *n)
+{
+    *n = s->n_hints;
+    return s->hints;
 }
 
 void sweep_rounds(const struct sweep *s, unsigned *rounds, unsigned *lost)

@@ -89,6 +89,9 @@ struct sweep_setup {
     // has_incumbent. A noisy default is no incumbent.
     bool has_incumbent;
     const char *incumbent;
+    // What won before, at most SPACE_MAX_HINTS: candidates like them are looked at first.
+    const struct rec_hint *hints;
+    size_t n_hints;
     // Denied or known to be slow? Asked for each candidate when a worker lists them, and for the
     // winner.
     enum sweep_known (*known)(void *ctx, const char *tactic);
@@ -174,6 +177,9 @@ bool sweep_event_of(enum line line, enum sweep_event_kind *kind);
 void sweep_step(
     struct sweep *s, const struct sweep_event *event, uint64_t now_ms, struct sweep_effects *out);
 
+// The first line of the sweep's journal: what it had for hints then decides the order, not the
+// setup's of now. Returns 0 or -ENOMEM.
+int sweep_replay_begin(struct sweep *s, const struct rec_journal_begin *begin);
 // Feeds one line of the sweep's journal, the first excepted, into a new sweep. No effect is left
 // to perform; judging is done at once (up to 50 ms: not on the loop). Returns 0, or
 // SWEEP_E_JOURNAL if the line cannot follow: the sweep is of no use then.
@@ -188,6 +194,8 @@ const char *sweep_id(const struct sweep *s);
 const char *sweep_key(const struct sweep *s);
 // Its candidates, n = 0 until they are known. Borrowed.
 const struct space *sweep_space(const struct sweep *s);
+// What won before, as it came in. Borrowed.
+const struct rec_hint *sweep_hints(const struct sweep *s, size_t *n);
 // Clean and lost rounds so far.
 void sweep_rounds(const struct sweep *s, unsigned *rounds, unsigned *lost);
 // The candidate the worker has in hand, or -1.

@@ -21,6 +21,8 @@ enum sweep_loss {
 struct sweep {
     struct arena arena; // copies of the setup's texts
     struct sweep_setup setup;
+    struct rec_hint *hints; // copies, in place of the setup's
+    size_t n_hints;
     struct key key;
     struct fingerprint environment;
 

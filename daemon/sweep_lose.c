@@ -51,6 +51,8 @@ void sweep_act_begin(struct sweep *s, const struct sweep_event *e)
         rec->date = s->setup.date;
         rec->model = s->setup.model;
         rec->layout = s->setup.layout;
+        rec->hints.items = s->hints;
+        rec->hints.n = s->n_hints;
         effect = sweep_emit(s, SWEEP_JOURNAL);
         effect->journal.line = LINE_journal_begin;
         effect->journal.rec = rec;

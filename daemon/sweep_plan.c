@@ -213,9 +213,12 @@ static void plan_race(struct sweep *s)
 
 static int find_unsettled(const struct space *space)
 {
-    for (unsigned i = 0; i < space->n; i++)
-        if (space->candidates[i].fate == SPACE_FRESH || space->candidates[i].fate == SPACE_LOOKED)
-            return (int)i;
+    for (unsigned i = 0; i < space->n; i++) {
+        enum space_fate fate = space->candidates[space->order[i]].fate;
+
+        if (fate == SPACE_FRESH || fate == SPACE_LOOKED)
+            return space->order[i];
+    }
     return -1;
 }
 

@@ -159,6 +159,8 @@ static bool take_space(struct sweep *s, const struct rec_opened *opened)
         sweep_set_end(
             s, SWEEP_VERDICT_FAILED, SWEEP_FAIL_EXHAUSTED, "no memory for the candidates");
         sweep_wrap_up(s);
+    } else {
+        space_arrange(&s->space, s->hints, s->n_hints);
     }
     return !r;
 }
@@ -473,6 +475,37 @@ void sweep_act_take_verdict(struct sweep *s, const struct sweep_event *e)
         sweep_restart(s);
 }
 
+// What won before under other versions, if its kernel is this entry's: it may have another number
+// now.
+static const struct rec_hint *known_again(const struct sweep *s)
+{
+    const char *kernel = s->entry.rec.kernel;
+
+    for (size_t i = 0; kernel && i < s->n_hints; i++)
+        if (!s->hints[i].same && s->hints[i].tactic && s->hints[i].kernel &&
+            !strcmp(s->hints[i].kernel, kernel))
+            return &s->hints[i];
+    return NULL;
+}
+
+static void end_as_hit(struct sweep *s)
+{
+    const struct rec_entry *entry = &s->entry.rec;
+    const struct rec_hint *before = known_again(s);
+
+    if (!before)
+        sweep_set_end(s, SWEEP_VERDICT_HIT, SWEEP_FAIL_NONE, "%.100s: native is slower by %.1f %%",
+            entry->name, 100 * entry->gain);
+    else if (!strcmp(before->tactic, entry->tactic))
+        sweep_set_end(s, SWEEP_VERDICT_HIT, SWEEP_FAIL_NONE,
+            "%.60s: native is slower by %.1f %%; its kernel won under other versions too",
+            entry->name, 100 * entry->gain);
+    else
+        sweep_set_end(s, SWEEP_VERDICT_HIT, SWEEP_FAIL_NONE,
+            "%.40s: native is slower by %.1f %%; its kernel won under other versions too, as %.40s",
+            entry->name, 100 * entry->gain, before->tactic);
+}
+
 void sweep_act_take_published(struct sweep *s, const struct sweep_event *e)
 {
     const struct rec_entry *entry = &s->entry.rec;
@@ -484,8 +517,7 @@ void sweep_act_take_published(struct sweep *s, const struct sweep_event *e)
             "native differs from itself by %.2f %%: default until a quieter sweep",
             100 * s->verdict.aa_gap);
     else if (entry->tactic)
-        sweep_set_end(s, SWEEP_VERDICT_HIT, SWEEP_FAIL_NONE, "%.100s: native is slower by %.1f %%",
-            entry->name, 100 * entry->gain);
+        end_as_hit(s);
     else
         sweep_set_end(
             s, SWEEP_VERDICT_DEFAULT, SWEEP_FAIL_NONE, "nothing beats native beyond noise");

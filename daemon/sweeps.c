@@ -153,6 +153,9 @@ enum wanted sweeps_want(
     enum wanted wanted;
     int r;
 
+    if (p->class == WANTED_MISS &&
+        (section == SECTIONS_NONE || s->config->sweep.when == CONFIG_when_never))
+        sweeps_note_asked(s, &p->key);
     if (section == SECTIONS_NONE)
         return WANTED_UNSWEEPABLE;
     if (s->config->sweep.when == CONFIG_when_never) {
@@ -301,6 +304,7 @@ int sweeps_new(uv_loop_t *loop, const struct config *config, struct store *store
     s->load = load_new(loop, sweeps_on_quiet, s);
     uv_timer_init(loop, &s->kick);
     uv_timer_init(loop, &s->poll);
+    sweeps_orphans_new(s);
     s->kick.data = s->poll.data = s;
     if (!s->queue || !s->journal || !s->load)
         return -ENOMEM; // the daemon does not start; what was made ends with the process
@@ -362,6 +366,7 @@ static void on_part_closed(void *ctx)
     if (--s->open)
         return;
     queue_free(s->queue);
+    arena_fini(&s->hints);
     free(s);
     closed(closed_ctx);
 }
@@ -376,7 +381,8 @@ void sweeps_close_rest(struct sweeps *s)
 {
     if (!s->is_closing || s->open || s->rules)
         return;
-    s->open = s->inventory ? 5 : 4;
+    s->open = s->inventory ? 6 : 5;
+    uv_close((uv_handle_t *)&s->orphans.timer, on_timer_closed);
     uv_close((uv_handle_t *)&s->kick, on_timer_closed);
     uv_close((uv_handle_t *)&s->poll, on_timer_closed);
     if (s->inventory)
@@ -396,6 +402,7 @@ static void on_device_closed(void *ctx)
 void sweeps_close(struct sweeps *s, void (*closed)(void *ctx), void *ctx)
 {
     s->is_closing = true;
+    sweeps_orphans_close(s);
     s->closed = closed;
     s->closed_ctx = ctx;
     s->open = s->n_slots + 1;

@@ -16,6 +16,8 @@ struct sweeps_hooks {
     void *ctx;
     // Something for `watch`: `rec` without seq and unix_ms; its strings are borrowed for the call.
     void (*on_event)(void *ctx, const struct rec_event *rec);
+    // A table was left behind, to be told once: its told_orphans is set by whoever does.
+    void (*on_orphans)(void *ctx, const struct handlers_orphans *orphans);
 };
 
 struct sweeps;

@@ -46,6 +46,7 @@ static bool need_next(void *ctx, struct device *d, uint32_t sections, struct dev
         .layout = item->layout };
     job->next = sweeps_peek(s, item, sections);
     job->resume = sweeps_take_left(s, item);
+    sweeps_hints(s, item->section, item->key, job);
     if (sweeps_served(s, item->section, item->key, &served) &&
         !(served.kind == KIND_DEFAULT && served.entry->state == ENTRY_NOISY)) {
         job->has_incumbent = true;
@@ -243,6 +244,7 @@ static void on_hello(void *ctx, struct device *d, unsigned section, const struct
         queue_unpark(s->queue, section, uv_now(s->loop));
     sweeps_queue_recipes(s, section);
     store_hello(s->store, environment);
+    sweeps_orphans_due(s);
 }
 
 static void on_silence(void *ctx, struct device *d, unsigned section, const char *sentence)
@@ -254,6 +256,7 @@ static void on_silence(void *ctx, struct device *d, unsigned section, const char
     row->state = SECTION_FAILED;
     row->has_hello = false; // what it would load now is not known
     snprintf(row->detail, sizeof row->detail, "%s", sentence);
+    sweeps_orphans_due(s);
     log_warning("worker failed", "section=%s why=%s", row->name, sentence);
     sweeps_event(s, "worker", NULL, "worker '%s' failed: %.150s", row->name, sentence);
 }
@@ -311,6 +314,8 @@ static void on_finished(
     snprintf(key, sizeof key, "%s", item->key);
     remember(s, key, sweep, end);
     slot->item = NULL;
+    if (s->orphans.is_cut)
+        sweeps_orphans_tick(s);
     if (slot->is_cpu)
         sweeps_kick(s); // another CPU device may have waited for this one
     queue_end(s->queue, item, sweep_queue_end(end), end->text, now);

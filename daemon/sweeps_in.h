@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // sweeps_in: what the sweeps files share. sweeps.c takes wishes, sweeps_next.c picks,
 // sweeps_device.c hears what devices learn, sweeps_config.c makes devices of the configuration,
-// sweeps_gpus.c knows which GPUs they are and whether others use them.
-// Private to sweeps*.c.
+// sweeps_gpus.c knows which GPUs they are and whether others use them, sweeps_orphans.c finds what
+// a change of versions left behind. Private to sweeps*.c.
 #pragma once
 #include "daemon/device.h"
 #include "daemon/inventory.h"
 #include "daemon/journal.h"
 #include "daemon/load.h"
+#include "daemon/orphans.h"
 #include "daemon/queue.h"
 #include "daemon/sweeps.h"
 
@@ -24,6 +25,14 @@
 #define SWEEPS_DAY_MS             86400000
 #define SWEEPS_REVALIDATE_MS      604800000 // entries swept longer ago are worth measuring again
 #define SWEEPS_REVALIDATE_TICK_MS 60000     // from one search for them to the next
+
+#define SWEEPS_ORPHANS_STEP 2048 // entries looked at in one turn of the loop
+#define SWEEPS_ORPHANS_QUEUED                                                                      \
+    256                         // with so many problems waiting no orphan is queued that
+                                // nobody asked for ...
+#define SWEEPS_ORPHANS_LOW 64   // ... until so few are left
+#define SWEEPS_ASKED       4096 // problems remembered that were missed while nobody could sweep
+#define SWEEPS_HINT_BYTES  2048 // of one text of a hint; longer ones are no hint
 
 // Is it known which GPU a section means?
 enum sweeps_gpu_state {
@@ -89,6 +98,19 @@ struct sweeps {
         char text[256];
     } history[SWEEPS_HISTORY];
     uint32_t next_history;
+    uint64_t asked[SWEEPS_ASKED]; // hashes of keys, each at its place; 0 = none
+    struct {
+        struct orphans walk;
+        uv_timer_t timer;    // to the walk's next turn
+        bool is_due, is_cut; // a walk should begin; the last one left some out
+        bool is_news;        // an environment changed: nothing is picked until the walk says in
+                             // which order
+        uint64_t generation; // that the last one began with
+        uint64_t stale, swept;
+        struct key first; // of the table in hand: the first that nobody answers
+        bool has_first;
+    } orphans;
+    struct arena hints; // of the job handed out last
     uint64_t quiet_until_ms, revalidate_ms;
     uint64_t day_ms, day_device_us; // when the day of the budget began, and what was counted then
     double mean_sweep_ms;           // 0 = none ended yet
@@ -134,6 +156,16 @@ void sweeps_gpu_worker(struct sweeps *s, struct sweeps_slot *slot, long pid); //
 const struct sweeps_slot *sweeps_gpu_waiting(const struct sweeps *s);
 // The CUDA_VISIBLE_DEVICES or CUDA_DEVICE_ORDER that a section's worker would have; NULL = none.
 const char *sweeps_variable(const struct config_worker *w, const char *name);
+
+// --- sweeps_orphans.c ---
+void sweeps_orphans_new(struct sweeps *s);
+void sweeps_orphans_due(struct sweeps *s);   // environments changed: look for what they left behind
+void sweeps_orphans_tick(struct sweeps *s);  // the same if tables are new, or some were left out
+void sweeps_orphans_close(struct sweeps *s); // the timer is still to be closed
+// Remembers a problem that was missed and cannot be queued.
+void sweeps_note_asked(struct sweeps *s, const struct key *key);
+// What won a section's problem before, for the job; valid until the next call.
+void sweeps_hints(struct sweeps *s, uint32_t section, const char *key, struct device_job *job);
 
 // Closing goes on when all devices are closed and no rule is under way.
 void sweeps_close_rest(struct sweeps *s);

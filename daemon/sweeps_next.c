@@ -96,7 +96,7 @@ struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint3
     uint64_t now = uv_now(s->loop);
     struct queue_item *item;
 
-    if (!s->is_scanned || s->is_closing)
+    if (!s->is_scanned || s->is_closing || s->orphans.is_news)
         return NULL;
     if (queue_due_ms(s->queue, cpu_sections(s), now))
         load_stop(s->load); // nothing waits for quiet
@@ -240,6 +240,7 @@ void sweeps_tick(struct sweeps *s, uint64_t now_ms)
             revalidate(s, i);
     if (may_revalidate)
         s->revalidate_ms = now_ms + SWEEPS_REVALIDATE_TICK_MS;
+    sweeps_orphans_tick(s);
     sweeps_gpus_tick(s);
     sweeps_kick(s); // pauses of failed problems may be over
 }

@@ -15,6 +15,8 @@
 //   without=KEY         a problem that it refuses as unsupported; too_large=KEY: for lack of
 //   memory.
 //                       Both may stand often
+//   kernels=a,b,c       kernel of each candidate, listed too; without it, the name, not listed
+//   prewarm=JSON        of each candidate
 //   backend=onednn      program=..., method=...    fact.NAME=VALUE of the fingerprint
 //   opens=FILE          each open adds a line to it: the problem, a blank, what it is told comes
 //   next once=FILE           misbehave only while FILE does not exist; the first fault creates it
@@ -42,6 +44,7 @@
 
 #define MAX_ORDERS 64
 #define MAX_CANNOT 64
+#define MAX_LINE   16384 // of a file of words
 #define ANY        SIZE_MAX
 
 struct order {
@@ -59,7 +62,9 @@ struct fake {
     struct worker_backend backend;
     struct fingerprint facts;
     double times[FRAME_MAX_CANDIDATES], hot[FRAME_MAX_CANDIDATES];
-    size_t n, n_hot;
+    size_t n, n_hot, n_kernels;
+    char kernels[FRAME_MAX_CANDIDATES][24];
+    const char *prewarm;
     double growth, jitter, jit_us;
     unsigned long long seed, sleep, flush_ms, start_ms;
     char once[256], opens[256];
@@ -91,6 +96,19 @@ static void read_times(double times[FRAME_MAX_CANDIDATES], size_t *n, const char
         if (end == text || (*end && *end != ','))
             usage(text);
         if (!*end)
+            return;
+    }
+}
+
+static void read_kernels(struct fake *f, const char *text)
+{
+    size_t len;
+
+    for (; f->n_kernels < FRAME_MAX_CANDIDATES; text += len + 1) {
+        len = strcspn(text, ",");
+        snprintf(f->kernels[f->n_kernels++], sizeof f->kernels[0], "%.*s", len < 24 ? (int)len : 23,
+            text);
+        if (!text[len])
             return;
     }
 }
@@ -134,6 +152,7 @@ static bool read_setting(struct fake *f, const char *name, const char *value)
         { "backend", NULL, NULL, &f->backend.name },
         { "program", NULL, NULL, &f->backend.program },
         { "method", NULL, NULL, &f->backend.method },
+        { "prewarm", NULL, NULL, &f->prewarm },
     };
 
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
@@ -212,6 +231,8 @@ static void read_word(struct fake *f, const char *word)
         read_times(f->times, &f->n, equals + 1);
     else if (!strcmp(name, "hot"))
         read_times(f->hot, &f->n_hot, equals + 1);
+    else if (!strcmp(name, "kernels"))
+        read_kernels(f, equals + 1);
     else if (!strcmp(name, "op"))
         read_ops(f, equals + 1);
     else if (!strcmp(name, "without") || !strcmp(name, "too_large"))
@@ -231,7 +252,7 @@ static void read_word(struct fake *f, const char *word)
 static void read_file(struct fake *f, const char *path)
 {
     FILE *in = fopen(path, "re");
-    char line[512];
+    char line[MAX_LINE];
 
     if (!in)
         usage(path);
@@ -468,6 +489,8 @@ static void fake_candidate(const void *self, size_t i, struct rec_candidate *out
     out->tactic = f->text[i][0];
     out->name = f->text[i][1];
     out->family = i % 2 ? "odd" : "even";
+    out->kernel = i < f->n_kernels ? f->kernels[i] : NULL;
+    out->prewarm = f->prewarm;
     REC_SET(out, candidate, workspace_bytes, 0);
 }
 
@@ -499,7 +522,7 @@ static int fake_look(void *self, size_t i, struct worker_look *out, struct diag 
     out->timed.device_us = draw_us(f, i, o);
     out->timed.host_us = out->timed.device_us / 10.0;
     out->timed.is_foreign = is(o, "disturbed");
-    out->kernel = f->text[i][1];
+    out->kernel = i < f->n_kernels ? f->kernels[i] : f->text[i][1];
     buf_clear(&f->last);
     REC_SET(&looked, looked, candidate, i);
     REC_SET(&looked, looked, first_us, out->first_us);

@@ -5,12 +5,13 @@ what shows that both frames are one.
 
 usage: fake_worker.py [NAME=VALUE | EVENT[.CANDIDATE]=BEHAVIOUR[:ARG][@WHEN] | @FILE]...
 @FILE holds the same words, one a line.
-Settings: times hot growth jitter seed sleep jit_us op backend fact.NAME; facts=none: nothing can be swept.
+Settings: times hot growth jitter seed sleep jit_us op kernels prewarm backend fact.NAME; facts=none: nothing can be swept.
 Events: hello open look check run close. Behaviours: crash exit hang ignore spin fail hopeless refuse lie nan blind unsteady
 slow disturbed foreign stdout, all as fake_worker.c says, and what C has not: raise:WORDS and raise_os:WORDS
 (exceptions that nobody expects), memory (MemoryError), unsayable (a time that no line can hold), nothing (open: no
 candidates).
 """
+import json
 import math
 import os
 import pathlib
@@ -58,7 +59,8 @@ class Order:
 class Scenario:
     def __init__(self, words):
         self.set = {"times": "100,80,120,101,150,95", "hot": "", "growth": "0", "jitter": "0.01", "seed": "1",
-                    "sleep": "0", "jit_us": "0", "op": "matmul", "backend": "onednn", "facts": ""}
+                    "sleep": "0", "jit_us": "0", "op": "matmul", "kernels": "", "prewarm": "", "backend": "onednn",
+                    "facts": ""}
         self.facts = {"device": "cpu:fake", "isa": "avx2", "threads": "2", "onednn": "2.6.3"}
         self.orders = []
         for word in words:
@@ -120,7 +122,10 @@ class Problem(frame.Problem):
         self.state = (int(scenario.set["seed"]) * 1000003 + key.tokens) % WORD
         self.times = [float(t) for t in scenario.set["times"].split(",")]
         self.hot = [float(t) for t in scenario.set["hot"].split(",") if t]
-        self.candidates = [frame.Candidate({"id": i}, f"fake tactic {i}", "odd" if i % 2 else "even")
+        self.kernels = [k for k in scenario.set["kernels"].split(",") if k]
+        prewarm = json.loads(scenario.set["prewarm"] or "null")
+        self.candidates = [frame.Candidate({"id": i}, f"fake tactic {i}", "odd" if i % 2 else "even",
+                                           kernel=self.kernels[i] if i < len(self.kernels) else None, prewarm=prewarm)
                            for i in range(len(self.times))]
         if self.hot:
             self.run_hot = self.launch_hot
@@ -154,7 +159,8 @@ class Problem(frame.Problem):
         order = self.obey("look", i)
         first_us = self.draw_us(i, order) + self.scenario.number("jit_us")
         us = self.draw_us(i, order)
-        return frame.Look(first_us, frame.Sample(us, us / 10.0, order[0] == "disturbed"), f"fake tactic {i}")
+        kernel = self.candidates[i].kernel or f"fake tactic {i}"
+        return frame.Look(first_us, frame.Sample(us, us / 10.0, order[0] == "disturbed"), kernel)
 
     def check(self, i):
         what, arg = self.obey("check", i)

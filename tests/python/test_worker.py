@@ -108,6 +108,14 @@ class SameAsC(unittest.TestCase):
             {"say": "close"})
         self.assertEqual((len(heard), status), (16, 0))
 
+    def test_kernels_and_prewarm(self):
+        heard, _, _ = self.assertSame(opening(), {"say": "look", "candidate": 1}, {"say": "look", "candidate": 3},
+                                      words=["kernels=a,b,c", 'prewarm={"libraries":["x"],"modules":["m"],"plan":{"k":1}}'])
+        listed = json.loads(heard[1])["candidates"]
+        self.assertEqual([c.get("kernel") for c in listed], ["a", "b", "c", None, None, None])
+        self.assertEqual(listed[5]["prewarm"], {"modules": ["m"], "plan": {"k": 1}, "libraries": ["x"]})
+        self.assertEqual([json.loads(line)["kernel"] for line in heard[2:]], ["b", "fake tactic 3"])
+
     def test_hot(self):
         self.assertSame(opening(), {"say": "run", "round": 1, "order": [0, 1, 5], "flush": "hot"},
                         words=["hot=1,1.25,0.5"])

@@ -366,6 +366,8 @@ static void say_opened(struct sim *sim)
         items[i].tactic = tactics[i];
         items[i].name = names[i];
         items[i].family = i % 2 ? "odd" : "even";
+        items[i].kernel = sim->setup->candidate[i].kernel;
+        items[i].prewarm = sim->setup->candidate[i].prewarm;
         REC_SET(&items[i], candidate, workspace_bytes, 64 * i);
     }
     snprintf(digest, sizeof digest, "d%s", tactics[0]);
@@ -381,6 +383,8 @@ static void say_looked(struct sim *sim, enum sim_habit habit)
     uint64_t c = sim->asked_candidate;
     double us = sim->setup->candidate[c].us;
 
+    if (sim->setup->candidate[c].kernel)
+        looked.kernel = sim->setup->candidate[c].kernel;
     if (habit == SIM_NEGATIVE)
         us = -3.2;
     if (habit == SIM_NAN)
@@ -677,6 +681,8 @@ static void make(struct sim *sim, const struct sim_setup *setup)
         .look_deadline_min_ms = 1000,
         .has_incumbent = setup->has_incumbent,
         .incumbent = setup->incumbent,
+        .hints = setup->hints,
+        .n_hints = setup->n_hints,
         .known = known,
         .ctx = sim,
     };
@@ -738,7 +744,9 @@ void sim_resume(struct sim *sim, const struct sim_setup *setup, const struct sim
         keep_line(sim, before->lines[i]);
         assert_int_equal(
             line_decode(before->lines[i], strlen(before->lines[i]), &line, &rec, &a, &d), 0);
-        if (line != LINE_journal_begin && sweep_replay(sim->sweep, line, rec))
+        if (line == LINE_journal_begin)
+            assert_int_equal(sweep_replay_begin(sim->sweep, rec), 0);
+        else if (sweep_replay(sim->sweep, line, rec))
             fail_msg("line %u of the journal cannot follow: %s", i, before->lines[i]);
         arena_fini(&a);
     }

@@ -36,6 +36,8 @@ struct sim_candidate {
     enum sim_habit look, check, run;
     unsigned run_round; // the habit of `run` shows from this round on
     bool only_in_round; // and never when probed alone
+    const char *kernel; // listed and looked at; NULL = not listed, and "k"
+    const char *prewarm;
 };
 
 struct sim_setup {
@@ -51,6 +53,8 @@ struct sim_setup {
     unsigned publish_failures;
     const char *incumbent;
     bool has_incumbent;
+    const struct rec_hint *hints;
+    size_t n_hints;
     uint32_t denied, slow; // candidates known before, a bit each
     // From outside: at these times, in ms; 0 = never.
     uint64_t busy_ms, idle_ms, cancel_ms, die_ms;

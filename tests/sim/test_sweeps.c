@@ -662,6 +662,126 @@ static void test_resume_after_any_line(void **state)
     sim_fini(&whole);
 }
 
+// The candidates in the order of their first looks, as digits.
+static const char *looks_of(const struct sim *sim)
+{
+    static char order[SIM_MAX_CANDIDATES + 1];
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < sim->n_lines; i++) {
+        const char *at = strstr(sim->lines[i], "\"say\":\"looked\",\"candidate\":");
+        char digit = at ? at[strlen("\"say\":\"looked\",\"candidate\":")] : '\0';
+
+        if (at && !memchr(order, digit, n))
+            order[n++] = digit;
+    }
+    order[n] = '\0';
+    return order;
+}
+
+static void expect_looks(const struct sim_setup *setup, const char *order)
+{
+    struct sim sim;
+
+    sim_run(&sim, setup);
+    assert_int_equal(sim.end, SWEEP_VERDICT_HIT);
+    assert_string_equal(looks_of(&sim), order);
+    sim_fini(&sim);
+}
+
+static void test_what_won_before_is_looked_at_first(void **state)
+{
+    static const char *const kernels[] = { "n", "a", "b", "c", "d", "e", "f", "g" };
+    // Under other versions the kernel f was tactic 2, and its name was that of today's 2.
+    struct rec_hint hint = { .tactic = "2", .name = "c2", .family = "even", .kernel = "f" };
+    struct rec_hint two[] = { { .tactic = "9", .name = "c7", .family = "?" }, hint };
+    struct sim_setup setup;
+
+    (void)state;
+    sim_setup_init(&setup, 8);
+    setup.candidate[6].us = 50;
+    expect_looks(&setup, "01234567");
+    for (unsigned i = 0; i < 8; i++)
+        setup.candidate[i].kernel = kernels[i];
+    setup.hints = &hint;
+    setup.n_hints = 1;
+    expect_looks(&setup, "06241357"); // by kernel, then its family; the name proves nothing
+    setup.hints = two;
+    setup.n_hints = 2;
+    expect_looks(&setup, "06724135"); // a hint without a kernel counts by name
+    two[0].same = true;
+    two[0].tactic = "5";
+    expect_looks(&setup, "05672413"); // a number counts where it means the same
+    for (unsigned i = 0; i < 8; i++)
+        setup.candidate[i].kernel = NULL;
+    setup.hints = &hint;
+    setup.n_hints = 1;
+    expect_looks(&setup, "02461357"); // no kernel is listed: by name
+    hint.name = NULL;
+    hint.tactic = "7";
+    expect_looks(&setup, "02461357"); // never by number
+}
+
+static void test_it_is_said_that_a_kernel_won_again(void **state)
+{
+    struct rec_hint hint = { .tactic = "2", .name = "c2", .family = "even", .kernel = "f" };
+    struct sim_setup setup;
+    struct sim sim;
+
+    (void)state;
+    sim_setup_init(&setup, 8);
+    setup.candidate[6] =
+        (struct sim_candidate){ .us = 50, .kernel = "f", .prewarm = "{\"plan\":1}" };
+    setup.hints = &hint;
+    setup.n_hints = 1;
+    sim_run(&sim, &setup);
+    assert_string_equal(sim.tactic, "6");
+    assert_string_equal(sim.entry.prewarm, "{\"plan\":1}");
+    assert_non_null(strstr(sim.text, "its kernel won under other versions too, as 2"));
+    sim_fini(&sim);
+    hint.tactic = "6";
+    sim_run(&sim, &setup);
+    assert_non_null(strstr(sim.text, "its kernel won under other versions too"));
+    assert_null(strstr(sim.text, "too, as"));
+    sim_fini(&sim);
+    hint.kernel = "g";
+    sim_run(&sim, &setup);
+    assert_null(strstr(sim.text, "won under"));
+    sim_fini(&sim);
+}
+
+// The order of looks is the journal's, whatever is known when it is taken up again.
+static void test_resume_looks_in_the_same_order(void **state)
+{
+    struct rec_hint hint = { .name = "c6", .family = "even" }, now = { .name = "c3" };
+    struct sim_setup setup, cut, later;
+    struct sim whole, before, sim;
+
+    (void)state;
+    sim_setup_init(&setup, 8);
+    setup.candidate[6].us = 50;
+    setup.candidate[2].look = SIM_CRASH;
+    setup.hints = &hint;
+    setup.n_hints = 1;
+    later = setup;
+    later.hints = &now;
+    sim_run(&whole, &setup);
+    assert_string_equal(looks_of(&whole), "0641357");
+    for (unsigned lines = 1; lines < whole.n_lines; lines++) {
+        cut = setup;
+        cut.stop_after_lines = lines;
+        sim_run(&before, &cut);
+        sim_resume(&sim, &later, &before);
+        assert_int_equal(sim.end, SWEEP_VERDICT_HIT);
+        assert_string_equal(looks_of(&sim), "0641357");
+        assert_string_equal(sim.tactic, whole.tactic);
+        assert_true(sim.entry.gain == whole.entry.gain);
+        sim_fini(&sim);
+        sim_fini(&before);
+    }
+    sim_fini(&whole);
+}
+
 // A write that was cut short may end between two lines of one step.
 static void test_resume_from_any_prefix(void **state)
 {
@@ -980,6 +1100,9 @@ int main(void)
         cmocka_unit_test(test_yield_kills_at_once_and_waits),
         cmocka_unit_test(test_cancel_anywhere),
         cmocka_unit_test(test_resume_after_any_line),
+        cmocka_unit_test(test_what_won_before_is_looked_at_first),
+        cmocka_unit_test(test_it_is_said_that_a_kernel_won_again),
+        cmocka_unit_test(test_resume_looks_in_the_same_order),
         cmocka_unit_test(test_resume_from_any_prefix),
         cmocka_unit_test(test_resume_of_a_resume),
         cmocka_unit_test(test_a_journal_that_cannot_be),

@@ -16,6 +16,7 @@ from wire import Client
 
 CLEAR = ("times=100,80,120,101,150,95", "jitter=0.002")
 FACTS = {"device": "cpu:fake", "isa": "avx2", "threads": "2"}
+SLOW = "flush_ms=10"  # what the new worker sweeps by itself takes a while
 WARNING = " warning stale table"
 
 
@@ -75,7 +76,7 @@ def test_a_loose_entry_goes_stale_and_is_cured(build):
         expect_stale(d.lookup(key(16)), old, f"tunectl sweep '{key(16)}'", onednn=("1.0", "2.0"))
         expect_stale(d.lookup(key(13)), old, f"tunectl sweep '{key(16)}'", onednn=("1.0", "2.0"))
         expect(len(warnings(d)) == 1, "not exactly one warning", *warnings(d))
-        said = warnings(d)[0]
+        said, command = warnings(d)[0], f"tunectl sweep '{key(16)}'"  # the worker met it first, and names its first entry
         expect(str(old) in said and "onednn have=1.0 want=2.0" in said and command in said, "it says too little", said)
         stale = d.status()["stale"]
         expect(len(stale) == 1 and stale[0]["asked"] == 7, "status does not count", stale)
@@ -83,18 +84,13 @@ def test_a_loose_entry_goes_stale_and_is_cured(build):
                "status does not show it", stale)
         expect(d.counter("misses_stale") == 7 and d.counter("sweeps_started") == 0, "counted wrongly", d.status())
 
-        # The command cures it; nothing else asks for the problem meanwhile.
+        # Where sweeping is on the worker cures it by itself (bump.py has more of that).
         reconfigure(d, "always", onednn="2.0")
-        expect(entries(d) == 2, "another number of entries", entries(d))
-        run_command(d, command)
-        d.wait_for(lambda: entries(d) == 3, 20, "the cure")
+        d.wait_for(lambda: entries(d) == 4, 20, "the cure")
         answer = d.lookup(key(64))
         expect(answer["kind"] == "hit" and answer["file"] != str(old) and "onednn=2.0" in answer["file"], "odd", answer)
         expect(old.read_bytes() == bytes_before, "the old table was written to")
-        expect(d.counter("sweeps_started") == 1, "more was swept than asked for", d.counter("sweeps_started"))
-        # What was not cured is still stale, and the warning of one start is one.
-        expect_stale(d.lookup(key(16)), old, f"tunectl sweep '{key(16)}'", onednn=("1.0", "2.0"))
-        d.wait_answer(key(16))  # a lookup that missed is a wish, too
+        expect(d.counter("sweeps_started") == 2, "more was swept than there was", d.counter("sweeps_started"))
         expect(len(warnings(d)) == 2, "two starts, two warnings", *warnings(d))
 
         # Back to the old version: the old answers, at once.
@@ -125,7 +121,7 @@ def test_a_recipe_goes_stale_and_is_cured(build):
         expect(answer["reason"] == "stale" and len(answer["differs"]) == 1, "odd", answer)
         reconfigure(d, "always", onednn="3.0")
         run_command(d, answer["command"])
-        d.wait_for(lambda: entries(d) == 9, 20, f"the cure by {answer['command']}")
+        d.wait_for(lambda: entries(d) == 12, 20, f"the cure by {answer['command']} and of what was left behind too")
         expect(d.lookup(key(5, 128, 64))["kind"] == "hit", "not cured", answer["command"])
 
 
@@ -152,9 +148,9 @@ def test_where_no_worker_could_cure_it_that_is_said(build):
     d = Daemon(build)
     script = d.dir / "worker"
 
-    def install(version):
+    def install(version, *more):
         fresh = d.dir / "worker.new"
-        fresh.write_text(f"#!/bin/sh\nexec {d.fake_command(*with_facts(onednn=version))}\n")
+        fresh.write_text(f"#!/bin/sh\nexec {d.fake_command(*with_facts(onednn=version), *more)}\n")
         fresh.chmod(0o755)
         fresh.rename(script)
 
@@ -175,7 +171,7 @@ def test_where_no_worker_could_cure_it_that_is_said(build):
                "the warning hides it", *warnings(d))
         expect(d.status()["stale"][0]["command"].startswith(said[:-2]), "status hides it", d.status()["stale"])
         # Now there is one: the command is a command, and status names it too.
-        install("2.0")
+        install("2.0", SLOW)
         d.wait_for(lambda: d.status()["workers"][0].get("fingerprint", {}).get("onednn") == "2.0", 12, "the new worker")
         miss = client.lookup(key(64))
         expect(miss["reason"] == "stale" and miss["command"] == cure, "still no cure", miss)
@@ -252,9 +248,9 @@ def test_the_worker_is_replaced_while_the_daemon_runs(build):
     d = Daemon(build)
     script = d.dir / "worker"
 
-    def install(version):
+    def install(version, *more):
         fresh = d.dir / "worker.new"
-        fresh.write_text(f"#!/bin/sh\nexec {d.fake_command(*with_facts(onednn=version))}\n")
+        fresh.write_text(f"#!/bin/sh\nexec {d.fake_command(*with_facts(onednn=version), *more)}\n")
         fresh.chmod(0o755)
         fresh.rename(script)
 
@@ -271,7 +267,7 @@ def test_the_worker_is_replaced_while_the_daemon_runs(build):
         answer = d.lookup(key(64))
         client = Client(d.dir / "run/lookup.sock").hello()  # a server that loaded 1.0 and keeps it
 
-        install("2.0")
+        install("2.0", SLOW)
         d.wait_for(lambda: version() == "2.0", 12, "the daemon to notice")
         miss = d.lookup(key(64))
         expect_stale(miss, old, f"tunectl sweep '{key(64)}'", onednn=("1.0", "2.0"))

@@ -271,6 +271,8 @@ static void test_a_disturbed_look(void **state)
 static void test_space_bounds(void **state)
 {
     static struct rec_candidate many[SPACE_MAX + 1];
+    static char long_object[SPACE_MAX_PREWARM + 2];
+    struct rec_hint hints[SPACE_MAX_HINTS + 1] = { { .name = "last" } };
     struct rec_opened opened = opened_of(0);
     struct space s = { 0 };
     struct diag d = { 0 };
@@ -279,12 +281,27 @@ static void test_space_bounds(void **state)
     assert_int_equal(space_take(&s, &opened, &d), SPACE_E_BAD);
     for (int i = 0; i <= SPACE_MAX; i++)
         many[i] = some[0];
+    many[SPACE_MAX - 1].name = "last";
+    many[SPACE_MAX - 2].name = hints[SPACE_MAX_HINTS].name = "one too many";
     opened.candidates.items = many;
     opened.candidates.n = SPACE_MAX + 1;
     assert_int_equal(space_take(&s, &opened, &d), SPACE_E_BAD);
     assert_non_null(strstr(d.sentence, "513"));
     opened.candidates.n = SPACE_MAX;
+    opened.candidates.items[7].prewarm = "[1]";
+    assert_int_equal(space_take(&s, &opened, &d), SPACE_E_BAD);
+    assert_non_null(strstr(d.sentence, "the prewarm of 7 must be an object"));
+    memset(long_object, ' ', sizeof long_object - 1);
+    long_object[0] = '{';
+    opened.candidates.items[7].prewarm = long_object;
+    assert_int_equal(space_take(&s, &opened, &d), SPACE_E_BAD);
+    long_object[SPACE_MAX_PREWARM] = '\0';
     assert_int_equal(space_take(&s, &opened, &d), 0);
+    // More hints than count are ignored.
+    space_arrange(&s, hints, SPACE_MAX_HINTS + 1);
+    assert_int_equal(s.order[0], RACE_NATIVE);
+    assert_int_equal(s.order[1], SPACE_MAX - 1);
+    assert_int_equal(s.order[2], 1);
     space_fini(&s);
 }
 

@@ -25,6 +25,18 @@ struct rig {
     size_t n_tables;
 };
 
+static unsigned told; // tables left behind
+
+static void on_orphans(void *ctx, const struct handlers_orphans *o)
+{
+    struct rig *r = ctx;
+
+    assert_ptr_equal(o->section, &r->sections.row[0]);
+    assert_int_equal(o->differs, FACT_BIT(cublaslt));
+    o->table->told_orphans = true;
+    told++;
+}
+
 static void on_event(void *ctx, const struct rec_event *rec)
 {
     (void)ctx;
@@ -38,6 +50,7 @@ static void add_section(struct rig *r, const char *name, uint32_t slot)
     snprintf(row->name, sizeof row->name, "%s", name);
     snprintf(row->backend, sizeof row->backend, "cublaslt");
     fixture_fingerprint(fixture_facts, &row->fingerprint);
+    row->state = SECTION_READY;
     row->has_hello = true;
     row->ops = UINT32_C(1) << OP_matmul;
     r->s.slot_of[r->sections.n++] = slot;
@@ -55,13 +68,14 @@ static void init(struct rig *r)
         .store = store_new(8),
         .sections = &r->sections,
         .stats = &r->stats,
-        .hooks = { r, on_event },
+        .hooks = { r, on_event, on_orphans },
         .queue = queue_new(16),
         .load = load_new(&r->loop, sweeps_on_quiet, &r->s),
         .is_scanned = true };
     assert_true(r->s.store && r->s.queue && r->s.load);
     uv_timer_init(&r->loop, &r->s.kick);
     r->s.kick.data = &r->s;
+    sweeps_orphans_new(&r->s);
     r->s.slot[0].is_cpu = true;
     add_section(r, "cpu", 0);
 }
@@ -98,6 +112,8 @@ static void fini(struct rig *r)
 
     load_close(r->s.load, on_closed, &is_closed);
     uv_close((uv_handle_t *)&r->s.kick, NULL);
+    sweeps_orphans_close(&r->s);
+    uv_close((uv_handle_t *)&r->s.orphans.timer, NULL);
     uv_run(&r->loop, UV_RUN_DEFAULT);
     assert_true(is_closed);
     assert_int_equal(uv_loop_close(&r->loop), 0);
@@ -123,6 +139,108 @@ static void add(struct rig *r, const char *m, uint32_t section)
     struct queue_ask ask = { .key = &key, .section = section, .class = QUEUE_DEMAND };
 
     assert_int_equal(queue_add(r->s.queue, &ask, uv_now(&r->loop), NULL), 0);
+}
+
+// --- what a change of versions left behind ---
+
+static void change_version(struct rig *r)
+{
+    struct fingerprint *fp = &r->sections.row[0].fingerprint;
+
+    snprintf(fp->value[FACT_cublaslt], sizeof fp->value[0], "99");
+    fingerprint_seal(fp);
+}
+
+static const struct queue_item *row_of(struct rig *r, const char *m)
+{
+    struct key key = problem(m);
+
+    return queue_find(r->s.queue, &key, CPU_SECTION);
+}
+
+static void test_orphans_are_queued_and_told_once(void **state)
+{
+    struct key asked = problem("32");
+    struct device_job job = { 0 };
+    struct rig r;
+
+    (void)state;
+    told = 0;
+    init(&r);
+    add_table(&r, "a", "16", LESS_AGO);
+    add_table(&r, "b", "32", LESS_AGO);
+    publish(&r);
+    sweeps_orphans_due(&r.s);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(told + r.stats.orphans, 0); // their versions are in use
+    change_version(&r);
+    sweeps_note_asked(&r.s, &asked);
+    // Another section that was not heard yet may have them.
+    add_section(&r, "other", 0);
+    r.sections.row[1].state = SECTION_PROBING;
+    r.sections.row[1].has_hello = false;
+    r.sections.row[1].ops = 0;
+    sweeps_orphans_due(&r.s);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(told, 0);
+    r.sections.row[1].state = SECTION_FAILED;
+    sweeps_orphans_due(&r.s);
+    assert_true(r.s.orphans.is_news);
+    assert_null(sweeps_pick(&r.s, &r.s.slot[0], 1)); // not before it is known in which order
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_false(r.s.orphans.is_news);
+    assert_int_equal(told, 2);
+    assert_int_equal(r.stats.orphans, 2);
+    assert_int_equal(r.stats.orphans_swept, 0);
+    assert_int_equal(row_of(&r, "16")->class, QUEUE_ORPHAN);
+    assert_int_equal(row_of(&r, "32")->class, QUEUE_DEMAND);
+    // Walks that find the same say and count nothing anew.
+    sweeps_orphans_due(&r.s);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(told, 2);
+    assert_int_equal(row_of(&r, "32")->asked, 1);
+    // What won then is where the sweep looks first.
+    sweeps_hints(&r.s, CPU_SECTION, row_of(&r, "16")->key, &job);
+    assert_int_equal(job.n_hints, 1);
+    assert_string_equal(job.hints[0].tactic, "{\"id\":1}");
+    assert_false(job.hints[0].same);
+    arena_fini(&r.s.hints);
+    fini(&r);
+}
+
+static void test_orphans_wait_while_much_is_queued(void **state)
+{
+    struct rig r;
+
+    (void)state;
+    told = 0;
+    init(&r);
+    queue_free(r.s.queue);
+    r.s.queue = queue_new(2 * SWEEPS_ORPHANS_QUEUED);
+    add_table(&r, "a", "16", LESS_AGO);
+    publish(&r);
+    change_version(&r);
+    for (unsigned i = 0; i < SWEEPS_ORPHANS_QUEUED; i++) {
+        char m[16];
+
+        snprintf(m, sizeof m, "%u", 1000 + i);
+        add(&r, m, CPU_SECTION);
+    }
+    sweeps_orphans_due(&r.s);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_true(told == 1 && r.s.orphans.is_cut && !row_of(&r, "16"));
+    queue_drop(r.s.queue, CPU_SECTION);
+    sweeps_orphans_tick(&r.s);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_true(!r.s.orphans.is_cut && row_of(&r, "16"));
+    r.config.sweep.when = CONFIG_when_never;
+    queue_drop(r.s.queue, CPU_SECTION);
+    sweeps_orphans_due(&r.s);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_null(row_of(&r, "16"));
+    // The daemon may end in the middle of a walk.
+    sweeps_orphans_due(&r.s);
+    fini(&r);
 }
 
 // --- quiet ---
@@ -303,6 +421,8 @@ static void test_another_environments_entries_are_passed_over(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_orphans_are_queued_and_told_once),
+        cmocka_unit_test(test_orphans_wait_while_much_is_queued),
         cmocka_unit_test(test_the_cpus_are_sampled_while_something_waits_for_quiet),
         cmocka_unit_test(test_another_devices_problems_do_not_keep_it_sampling),
         cmocka_unit_test(test_our_own_sweeps_are_no_others),

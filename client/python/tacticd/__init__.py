@@ -19,7 +19,8 @@ from tacticd.agree import agreed_table
 from tacticd.answers import Answer, Error, Evidence, Kind, TacticError, Wanted
 from tacticd.client import TIMEOUT_MS, Client
 from tacticd.table import Problem, Row, Table
+from tacticd.warm import Step, Warmed, prewarm
 
 __version__ = "0.1.0"
-__all__ = ["TIMEOUT_MS", "Answer", "Client", "Error", "Evidence", "Kind", "Problem", "Row", "Table", "TacticError",
-           "Wanted", "agreed_table"]
+__all__ = ["TIMEOUT_MS", "Answer", "Client", "Error", "Evidence", "Kind", "Problem", "Row", "Step", "Table",
+           "TacticError", "Wanted", "Warmed", "agreed_table", "prewarm"]

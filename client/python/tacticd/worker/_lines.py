@@ -152,6 +152,7 @@ RECORDS = {
         ("date", "string", True, None),
         ("model", "string", False, None),
         ("layout", "string", False, None),
+        ("hints", "list", False, "hint"),
     ),
     "journal_loss": (
         ("why", "string", True, None),
@@ -188,6 +189,8 @@ RECORDS = {
         ("name", "string", True, None),
         ("family", "string", True, None),
         ("workspace_bytes", "integer", True, None),
+        ("kernel", "string", False, None),
+        ("prewarm", "any", False, None),
     ),
     "gpu_process": (
         ("pid", "integer", True, None),
@@ -195,6 +198,13 @@ RECORDS = {
         ("name", "string", False, None),
         ("memory_bytes", "integer", False, None),
         ("mps", "boolean", False, None),
+    ),
+    "hint": (
+        ("tactic", "any", False, None),
+        ("name", "string", False, None),
+        ("family", "string", False, None),
+        ("kernel", "string", False, None),
+        ("same", "boolean", False, None),
     ),
     "entry": (
         ("key", "string", True, None),

@@ -58,6 +58,8 @@ class Candidate(NamedTuple):
     name: str
     family: str
     workspace_bytes: int = 0
+    kernel: Optional[str] = None  # its name, if it is known without a launch
+    prewarm: Optional[dict] = None  # what must be loaded or compiled before first use, as docs/python.md has it
 
 
 class Sample(NamedTuple):
