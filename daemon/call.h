@@ -97,6 +97,9 @@ const char *handlers_rule_file(const struct handlers *h, const struct rec_deny_r
 // Parses a key for a command, or answers BAD_FIELD.
 bool call_key(struct call *c, const char *text, const char *field, struct key *out);
 
+// Does what was found answer a recipe's problem in a snapshot?
+bool handlers_is_answer(const struct handlers *h, const struct store_answer *found, const char *key,
+    const struct fingerprint *fp, bool confirmed);
 // A recipe's answers in the asker's environment as a table file.
 struct composed {
     struct buf text;

@@ -167,6 +167,13 @@ static enum wanted on_want(
     return sweeps_want(d->sweeps, problem, out);
 }
 
+static int on_device(void *ctx, const char *name, uint32_t *sections)
+{
+    struct daemon *d = ctx;
+
+    return sweeps_device(d->sweeps, name, sections);
+}
+
 static size_t on_sweep_rows(void *ctx, struct rec_sweep_row *out, size_t max, struct arena *a)
 {
     struct daemon *d = ctx;
@@ -267,8 +274,9 @@ static int make_control_dir(const struct daemon *d, const char *dir, struct diag
 static int open_doors(struct daemon *d, struct diag *diag)
 {
     struct server_hooks hooks = { d, on_request, on_garbage, on_unroutable, on_yield };
-    struct handlers_hooks handler_hooks = { d, on_want, on_sweep_rows, on_devices, on_queued,
-        on_sweeping, on_history, on_wake, on_handlers_event, on_clock, on_born, on_lives };
+    struct handlers_hooks handler_hooks = { d, on_want, on_device, on_sweep_rows, on_devices,
+        on_queued, on_sweeping, on_history, on_wake, on_handlers_event, on_clock, on_born,
+        on_lives };
     struct handlers_parts parts = { d->store, d->saver, d->jobs, d->jobs_saver, d->events,
         &d->sections, &d->stats };
     char lookup[512], control[512];

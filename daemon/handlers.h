@@ -15,11 +15,15 @@
 #include "daemon/stats.h"
 #include "daemon/store.h"
 
-#define HANDLERS_MAX_WAITERS 256   // watch and table requests that wait; more are answered BUSY
-#define HANDLERS_MAX_RANKS   1024  // ranks that wait for their jobs' snapshots; more: BUSY
-#define HANDLERS_MAX_PEER    8     // of them from one connection
-#define HANDLERS_MAX_WAIT_MS 60000 // longest wait a client may ask for
-#define HANDLERS_MAX_KEYS    512   // problems in one want or sweep by keys
+#define HANDLERS_MAX_WAITERS  256   // watch and table requests that wait; more are answered BUSY
+#define HANDLERS_MAX_RANKS    1024  // ranks that wait for their jobs' snapshots; more: BUSY
+#define HANDLERS_MAX_PEER     8     // of them from one connection
+#define HANDLERS_MAX_WAIT_MS  60000 // longest wait a client may ask for
+#define HANDLERS_MAX_KEYS     512   // problems in one want or sweep by keys
+#define HANDLERS_MAX_DEVICES  32    // named by one want
+#define HANDLERS_MAX_LEFT     64    // problems that a want's reply names
+#define HANDLERS_WINDOW_S     600   // of a start window that does not say how long it is open
+#define HANDLERS_WINDOW_MAX_S 3600
 
 // How a wish for a sweep was taken.
 enum wanted {
@@ -45,10 +49,14 @@ struct wanted_problem {
     enum wanted_class class;
     bool forced;  // also if it failed or is known
     unsigned uid; // who asks; counts against a quota
+    // Of WANTED_WANT, its start window: sections that it is kept for, 0 = any; and for how long.
+    uint32_t window;
+    uint64_t window_ms;
 };
 struct wanted_outcome {
     char sentence[256];
     char section[SECTIONS_NAME_BYTES];
+    uint32_t others;  // sections that could sweep it just as well
     uint64_t eta_s;   // 0 = unknown
     uint64_t retry_s; // it is queued and pauses so long; 0 = it does not
 };
@@ -57,6 +65,9 @@ struct handlers_hooks {
     void *ctx;
     enum wanted (*want)(
         void *ctx, const struct wanted_problem *problem, struct wanted_outcome *out);
+    // The sections of a device that a client names by its UUID, by a section, or as the
+    // configuration does: a mask. Returns 0, -ENOENT, or -EAGAIN while GPUs are not known yet.
+    int (*device)(void *ctx, const char *name, uint32_t *sections);
     // Rows for status: sweeps under way, then queued ones, at most `max`; strings live in `a`.
     size_t (*sweep_rows)(void *ctx, struct rec_sweep_row *out, size_t max, struct arena *a);
     // The GPUs, and what is known of them; what it fills in lives in `a`.

@@ -33,7 +33,7 @@ static int compose(const struct recipe *r, const struct rec_recipe_layout *layou
 // Only the bucket itself: another ladder's bucket is not this recipe's answer. A rule is looked at
 // with all that the asker knows, as a job's snapshot is looked at later: it must not be revoked as
 // soon as it is made.
-static bool is_answer(const struct handlers *h, const struct store_answer *found, const char *key,
+bool handlers_is_answer(const struct handlers *h, const struct store_answer *found, const char *key,
     const struct fingerprint *fp, bool confirmed)
 {
     return found->kind != KIND_MISS &&
@@ -62,7 +62,7 @@ int handlers_compose(struct handlers *h, const struct recipe *r,
 
         store_find(h->store, asker, text, key_print(&keys[i], text), &found);
         facts |= key_facts(&keys[i]);
-        if (!is_answer(h, &found, text, fp, confirmed)) {
+        if (!handlers_is_answer(h, &found, text, fp, confirmed)) {
             if (!force)
                 break;
             continue;

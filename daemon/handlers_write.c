@@ -14,28 +14,83 @@
 
 // --- want and sweep ---
 
-struct tally {
-    struct rec_tell_want tell; // tell_sweep has the same fields
-    char detail[256];
-};
-_Static_assert(
-    sizeof(struct rec_tell_want) == sizeof(struct rec_tell_sweep), "want and sweep answer alike");
-
 // What the two messages have in common.
 struct wish {
     const char *recipe, *layout;
     const struct record_strs *keys;
     enum wanted_class class;
     bool forced;
+    bool is_look;       // nothing is queued
+    uint32_t window;    // of a want
+    uint64_t window_ms; // of a want; 0 = a sweep
 };
 
-static bool has_answer(struct store *store, struct store_asker *asker, const struct key *key)
+// Problems that are left, of which a want tells.
+struct left {
+    struct rec_left_row row[HANDLERS_MAX_LEFT];
+    size_t n;
+};
+
+struct tally {
+    struct rec_tell_want tell; // tell_sweep has fewer fields
+    char detail[256];
+    uint64_t covered, helpless, unsweepable, absent, pausing, retry_s; // a want's
+    struct left hopeless, others;
+};
+
+// Is it answered: so that no sweep is needed (`*is_known`), or at all, as a snapshot has it?
+static bool is_covered(
+    const struct handlers *h, struct store_asker *asker, const struct key *key, bool *is_known)
 {
     struct store_answer found;
     char text[KEY_MAX_BYTES];
 
-    store_find(store, asker, text, key_print(key, text), &found);
-    return generation_settles(store_generation(store), &found);
+    store_find(h->store, asker, text, key_print(key, text), &found);
+    *is_known = generation_settles(store_generation(h->store), &found);
+    return handlers_is_answer(h, &found, text, store_asker_fingerprint(asker), false);
+}
+
+static void keep_left(
+    struct call *c, struct left *left, const struct key *key, const char *state, const char *why)
+{
+    char text[KEY_MAX_BYTES];
+    size_t len;
+
+    if (left->n == HANDLERS_MAX_LEFT)
+        return;
+    len = key_print(key, text);
+    left->row[left->n++] = (struct rec_left_row){ .key = arena_copy(c->a, text, len),
+        .state = state,
+        .why = why[0] ? arena_copy(c->a, why, strlen(why)) : NULL };
+}
+
+// Notes a problem that nothing answers yet.
+static void note_left(struct call *c, struct tally *t, const struct key *key, enum wanted wanted,
+    const struct wanted_outcome *outcome)
+{
+    switch (wanted) {
+    case WANTED_SWEEPING:
+        keep_left(c, &t->others, key, "sweeping", "");
+        break;
+    case WANTED_QUEUED:
+        if (outcome->retry_s && (!t->pausing || outcome->retry_s < t->retry_s))
+            t->retry_s = outcome->retry_s;
+        t->pausing += outcome->retry_s != 0;
+        keep_left(c, &t->others, key, outcome->retry_s ? "paused" : "queued", outcome->sentence);
+        break;
+    case WANTED_ABSENT:
+        t->absent++;
+        keep_left(c, &t->others, key, "absent", "");
+        break;
+    case WANTED_PAUSED:
+    case WANTED_UNSWEEPABLE:
+    case WANTED_PARKED:
+    case WANTED_FULL:
+        t->helpless++;
+        t->unsweepable += wanted == WANTED_PAUSED || wanted == WANTED_UNSWEEPABLE;
+        keep_left(c, &t->hopeless, key, "refused", outcome->sentence);
+        break;
+    }
 }
 
 static void wish_for(struct call *c, const struct wish *w, const struct key *key, const char *model,
@@ -46,22 +101,30 @@ static void wish_for(struct call *c, const struct wish *w, const struct key *key
         .fingerprint = asker ? store_asker_fingerprint(asker) : NULL,
         .model = model,
         .layout = layout,
-        .class = w->class,
+        .class = w->is_look ? WANTED_NOTHING : w->class,
         .forced = w->forced,
-        .uid = uid };
+        .uid = uid,
+        .window = w->window,
+        .window_ms = w->window_ms };
     struct wanted_outcome outcome = { 0 };
-    bool is_look = w->class == WANTED_NOTHING;
-    bool is_known = (is_look || !w->forced) && asker && has_answer(c->h->store, asker, key);
+    bool is_known = false, is_left = !asker || !is_covered(c->h, asker, key, &is_known);
+    enum wanted wanted;
 
+    is_known = is_known && (w->is_look || !w->forced);
     t->tell.total++;
-    if (is_known && !is_look) {
+    t->covered += !is_left;
+    // A look at what is swept again sees that it is not over, although there is an answer.
+    if (is_known && !(w->is_look && w->class == WANTED_ADMIN)) {
         t->tell.known++;
         return;
     }
-    switch (c->h->hooks.want(c->h->hooks.ctx, &p, &outcome)) {
+    wanted = c->h->hooks.want(c->h->hooks.ctx, &p, &outcome);
+    if (is_left)
+        note_left(c, t, key, wanted, &outcome);
+    switch (wanted) {
     case WANTED_QUEUED:
     case WANTED_SWEEPING:
-        t->tell.queued += !is_look || !outcome.retry_s;
+        t->tell.queued += !w->is_look || !outcome.retry_s;
         if (outcome.retry_s)
             snprintf(t->detail, sizeof t->detail, "%s", outcome.sentence);
         break;
@@ -79,6 +142,40 @@ static void wish_for(struct call *c, const struct wish *w, const struct key *key
     }
 }
 
+static void tell_want(struct call *c, struct tally *t)
+{
+    struct rec_tell_want *tell = &t->tell;
+    uint64_t waiting = t->tell.total - t->covered - t->helpless;
+    struct left *left = &t->hopeless;
+
+    REC_SET(tell, tell_want, covered, t->covered);
+    REC_SET(tell, tell_want, helpless, t->helpless);
+    REC_SET(tell, tell_want, unsweepable, t->unsweepable);
+    REC_SET(tell, tell_want, absent, t->absent);
+    if (waiting && t->pausing == waiting)
+        REC_SET(tell, tell_want, retry_s, t->retry_s);
+    for (size_t i = 0; i < t->others.n && left->n < HANDLERS_MAX_LEFT; i++)
+        left->row[left->n++] = t->others.row[i];
+    tell->left.items = left->row;
+    tell->left.n = left->n;
+    call_tell(c, tell);
+}
+
+static void tell_tally(struct call *c, const struct wish *w, struct tally *t)
+{
+    struct rec_tell_sweep tell = { .total = t->tell.total,
+        .known = t->tell.known,
+        .queued = t->tell.queued,
+        .refused = t->tell.refused,
+        .detail = t->detail };
+
+    t->tell.detail = t->detail;
+    if (w->class == WANTED_WANT)
+        tell_want(c, t);
+    else
+        call_tell(c, &tell);
+}
+
 static void wish_recipe(struct call *c, const struct wish *w, unsigned uid, struct tally *t)
 {
     const struct recipe *r = saver_recipe(c->h->saver, w->recipe);
@@ -93,7 +190,7 @@ static void wish_recipe(struct call *c, const struct wish *w, unsigned uid, stru
     recipe_keys(r, layout, keys, n);
     for (size_t i = 0; i < n; i++)
         wish_for(c, w, &keys[i], r->rec.model, layout->layout, uid, t);
-    call_tell(c, &t->tell);
+    tell_tally(c, w, t);
 }
 
 static void wish_keys(struct call *c, const struct wish *w, unsigned uid, struct tally *t)
@@ -114,7 +211,7 @@ static void wish_keys(struct call *c, const struct wish *w, unsigned uid, struct
     }
     for (size_t i = 0; keys && i < w->keys->n; i++)
         wish_for(c, w, &keys[i], NULL, NULL, uid, t);
-    call_tell(c, &t->tell);
+    tell_tally(c, w, t);
 }
 
 static void wish(struct call *c, const struct wish *w)
@@ -123,7 +220,6 @@ static void wish(struct call *c, const struct wish *w)
     unsigned uid = UINT32_MAX, pid;
 
     server_credentials(c->request, &uid, &pid);
-    t.tell.detail = t.detail;
     if (!w->recipe == !w->keys->n)
         call_trouble(c, STATUS_BAD_FIELD, "keys", "give either a recipe or keys");
     else if (w->keys->n > HANDLERS_MAX_KEYS)
@@ -134,13 +230,50 @@ static void wish(struct call *c, const struct wish *w)
         wish_keys(c, w, uid, &t);
 }
 
+// The devices that a start window is kept for. False: answered already.
+static bool take_devices(struct call *c, const struct record_strs *names, uint32_t *window)
+{
+    char field[32];
+    uint32_t sections;
+
+    if (names->n > HANDLERS_MAX_DEVICES) {
+        call_trouble(c, STATUS_BAD_FIELD, "devices", "more than %d devices", HANDLERS_MAX_DEVICES);
+        return false;
+    }
+    for (size_t i = 0; i < names->n; i++) {
+        int r = c->h->hooks.device(c->h->hooks.ctx, names->items[i], &sections);
+
+        snprintf(field, sizeof field, "devices.[%zu]", i);
+        if (r == -EAGAIN)
+            call_trouble(c, STATUS_BUSY, field,
+                "whether '%.80s' is one of ours is not known yet: GPUs are being looked for",
+                names->items[i]);
+        else if (r)
+            call_trouble(c, STATUS_NOT_FOUND, field,
+                "no worker section is, or runs on, '%.80s'; tunectl status lists them",
+                names->items[i]);
+        if (r)
+            return false;
+        *window |= sections;
+    }
+    return true;
+}
+
 void on_want(struct call *c)
 {
     const struct rec_ask_want *ask = c->ask;
+    uint64_t window_s = REC_HAS(ask, ask_want, window_s) ? ask->window_s : HANDLERS_WINDOW_S;
+    struct wish w = { .recipe = ask->recipe,
+        .layout = ask->layout,
+        .keys = &ask->keys,
+        .class = WANTED_WANT,
+        .is_look = ask->look };
 
-    if (!call_asker(c))
-        return;
-    wish(c, &(struct wish){ ask->recipe, ask->layout, &ask->keys, WANTED_WANT, false });
+    // A window of no time is one that ends at once: they wait with what lookups missed.
+    w.window_ms = 1000 * (window_s < HANDLERS_WINDOW_MAX_S ? window_s : HANDLERS_WINDOW_MAX_S);
+    w.window_ms = w.window_ms ? w.window_ms : 1;
+    if (call_asker(c) && take_devices(c, &ask->devices, &w.window))
+        wish(c, &w);
 }
 
 void on_sweep(struct call *c)
@@ -150,8 +283,12 @@ void on_sweep(struct call *c)
     // Without an environment (digest 0) any worker of the backend will do.
     if (c->request->digest && !call_asker(c))
         return;
-    wish(c, &(struct wish){ ask->recipe, ask->layout, &ask->keys,
-                ask->look ? WANTED_NOTHING : WANTED_ADMIN, ask->force });
+    wish(c, &(struct wish){ .recipe = ask->recipe,
+                .layout = ask->layout,
+                .keys = &ask->keys,
+                .class = WANTED_ADMIN,
+                .forced = ask->force,
+                .is_look = ask->look });
 }
 
 // --- what goes through the saver ---

@@ -17,6 +17,8 @@ struct queue {
     uint32_t *heads;    // max chains
     struct queue_item *rows;
     uint64_t seq;
+    uint64_t close_ms; // no start window ends before; UINT64_MAX = none is open
+    uint32_t alike[QUEUE_MAX_SECTIONS][OP_COUNT]; // masks; a section is like itself
     double floor; // no waiting row is wanted less than this; while full it saves a search
     struct queue_counts counts;
 };
@@ -38,6 +40,10 @@ struct queue *queue_new(uint32_t max)
         goto fail;
     q->max = max;
     q->free = NOWHERE;
+    q->close_ms = UINT64_MAX;
+    for (uint32_t i = 0; i < QUEUE_MAX_SECTIONS; i++)
+        for (int op = 0; op < OP_COUNT; op++)
+            q->alike[i][op] = UINT32_C(1) << i;
     q->heads = malloc(max * sizeof *q->heads);
     q->rows = calloc(max, sizeof *q->rows);
     if (!q->heads || !q->rows)
@@ -85,22 +91,30 @@ static void set_state(struct queue *q, struct queue_item *row, enum queue_state 
     ++*count_of(q, state);
 }
 
-static uint64_t hash_of(const char *key, size_t len, uint32_t section)
+uint32_t queue_sections(const struct queue *q, const struct queue_item *row)
 {
-    return key_hash(key, len) ^ section * UINT64_C(0x9e3779b97f4a7c15);
+    return q->alike[row->section][row->own.op];
 }
 
-static struct queue_item *find(struct queue *q, const char *key, size_t len, uint32_t section)
+// The first row of a key for one of the sections in the mask, `but` left out.
+static struct queue_item *find_but(struct queue *q, const char *key, uint64_t hash,
+    uint32_t sections, const struct queue_item *but)
 {
-    uint64_t hash = hash_of(key, len, section);
     struct queue_item *row;
 
     for (uint32_t i = q->heads[hash % q->max]; i != NOWHERE; i = row->own.next) {
         row = &q->rows[i];
-        if (row->own.hash == hash && row->section == section && !strcmp(row->key, key))
+        if (row != but && row->own.hash == hash && (sections >> row->section & 1) &&
+            !strcmp(row->key, key))
             return row;
     }
     return NULL;
+}
+
+static struct queue_item *find(
+    struct queue *q, const char *text, size_t len, const struct key *key, uint32_t section)
+{
+    return find_but(q, text, key_hash(text, len), q->alike[section][key->op], NULL);
 }
 
 struct queue_item *queue_find(struct queue *q, const struct key *key, uint32_t section)
@@ -108,7 +122,7 @@ struct queue_item *queue_find(struct queue *q, const struct key *key, uint32_t s
     char text[KEY_MAX_BYTES];
     size_t len = key_print(key, text);
 
-    return find(q, text, len, section);
+    return find(q, text, len, key, section);
 }
 
 static void forget(struct queue *q, struct queue_item *row)
@@ -138,7 +152,7 @@ static uint64_t group_of(const struct queue_ask *ask)
     char text[KEY_MAX_BYTES];
 
     key_set_blank(&blank);
-    return hash_of(text, key_print(&blank, text), ask->section);
+    return key_hash(text, key_print(&blank, text));
 }
 
 // --- how much a row is wanted ---
@@ -177,6 +191,61 @@ static void lower_floor(struct queue *q, const struct queue_item *row)
         q->floor = row_wanted(row);
 }
 
+// --- start windows ---
+
+static enum queue_class more_urgent(enum queue_class a, enum queue_class b)
+{
+    return a < b ? a : b;
+}
+
+static void note_window(struct queue *q, const struct queue_item *row)
+{
+    if (row->window_ms && row->window_ms < q->close_ms)
+        q->close_ms = row->window_ms;
+}
+
+// Another wish for the row: the more urgent class counts, and of several windows the last to end,
+// on the devices of all.
+static void raise(struct queue *q, struct queue_item *row, const struct queue_ask *ask)
+{
+    bool was_open = row->class == QUEUE_START_WINDOW;
+    enum queue_class *plain = was_open ? &row->own.after : &row->class;
+
+    if (ask->class != QUEUE_START_WINDOW) {
+        *plain = more_urgent(*plain, ask->class);
+        return;
+    }
+    row->own.after = more_urgent(*plain, QUEUE_DEMAND);
+    row->class = QUEUE_START_WINDOW;
+    row->window = was_open && (!row->window || !ask->window) ? 0 : row->window | ask->window;
+    if (!was_open || (row->window_ms && (!ask->window_ms || ask->window_ms > row->window_ms)))
+        row->window_ms = ask->window_ms;
+    note_window(q, row);
+}
+
+void queue_close_windows(struct queue *q, uint64_t now_ms)
+{
+    if (now_ms < q->close_ms)
+        return;
+    q->close_ms = UINT64_MAX;
+    for (uint32_t i = 0; i < q->high; i++) {
+        struct queue_item *row = &q->rows[i];
+
+        if (!row->key || row->class != QUEUE_START_WINDOW || !row->window_ms)
+            continue;
+        if (row->window_ms > now_ms) {
+            note_window(q, row);
+            continue;
+        }
+        row->class = row->own.after;
+        row->window = 0;
+        row->window_ms = 0;
+        lower_floor(q, row);
+    }
+}
+
+// --- rows for wishes ---
+
 // An unused row, linked under its hash; there must be one.
 static struct queue_item *link_row(struct queue *q, uint64_t hash)
 {
@@ -211,19 +280,25 @@ static int take_row(struct queue *q, const struct queue_ask *ask, const char *ke
         .forced = ask->forced,
         .due_ms = now_ms,
     };
+    bool is_window = ask->class == QUEUE_START_WINDOW;
 
     if (failed) {
         row_clear(&made);
         return -ENOMEM;
     }
-    row = link_row(q, hash_of(key, len, ask->section));
+    row = link_row(q, key_hash(key, len));
     made.own = row->own;
     made.own.seq = ++q->seq;
     made.own.group = group_of(ask);
     made.own.tokens = key_tokens(ask->key);
+    made.own.op = (uint32_t)ask->key->op;
+    made.own.after = is_window ? QUEUE_DEMAND : ask->class;
+    made.window = is_window ? ask->window : 0;
+    made.window_ms = is_window ? ask->window_ms : 0;
     *row = made;
     q->counts.waiting++;
     lower_floor(q, row);
+    note_window(q, row);
     *out = row;
     return 0;
 }
@@ -303,11 +378,10 @@ static int repeat(
     row->asked++;
     if (ask->gain > row->gain)
         row->gain = ask->gain;
+    raise(q, row, ask);
     if (row->state == QUEUE_SWEEPING)
         return QUEUE_E_SWEEPING;
     adopt(row, ask);
-    if (ask->class < row->class)
-        row->class = ask->class;
     if (ask->class == QUEUE_ADMIN && row->state == QUEUE_WAITING)
         row->due_ms = now_ms; // "sweep" means now, also in the pause after a noisy sweep
     if (ask->forced) {
@@ -337,7 +411,7 @@ int queue_add(
         *item = NULL;
     if (ask->section >= QUEUE_MAX_SECTIONS || !is_name(ask->model) || !is_name(ask->layout))
         return -EINVAL;
-    row = find(q, text, len, ask->section);
+    row = find(q, text, len, ask->key, ask->section);
     if (row) {
         r = repeat(q, row, ask, now_ms);
     } else if (!make_room(q, ask)) {
@@ -355,10 +429,33 @@ int queue_add(
 
 // --- picking ---
 
-static bool may_pick(const struct queue_item *row, uint32_t sections, uint64_t now_ms)
+// Those that may sweep it now: a start window keeps it for its own.
+static uint32_t takers(const struct queue *q, const struct queue_item *row)
 {
-    return row->key && row->state == QUEUE_WAITING && (sections >> row->section & 1) &&
-           row->due_ms <= now_ms;
+    return queue_sections(q, row) & (row->window ? row->window : ~UINT32_C(0));
+}
+
+static bool waits_for(const struct queue *q, const struct queue_item *row, uint32_t sections)
+{
+    return row->key && row->state == QUEUE_WAITING && (takers(q, row) & sections);
+}
+
+static bool may_pick(
+    const struct queue *q, const struct queue_item *row, uint32_t sections, uint64_t now_ms)
+{
+    return waits_for(q, row, sections) && row->due_ms <= now_ms;
+}
+
+uint32_t queue_taker(const struct queue *q, const struct queue_item *row, uint32_t sections)
+{
+    uint32_t may = takers(q, row) & sections, i = 0;
+
+    assert(may);
+    if (may >> row->section & 1)
+        return row->section;
+    while (!(may >> i & 1))
+        i++;
+    return i;
 }
 
 static struct queue_item *first(const struct queue *q, uint32_t sections, uint64_t now_ms)
@@ -368,7 +465,7 @@ static struct queue_item *first(const struct queue *q, uint32_t sections, uint64
     for (uint32_t i = 0; i < q->high; i++) {
         struct queue_item *row = &q->rows[i];
 
-        if (may_pick(row, sections, now_ms) && (!best || is_before(row, best)))
+        if (may_pick(q, row, sections, now_ms) && (!best || is_before(row, best)))
             best = row;
     }
     if (!best)
@@ -378,7 +475,8 @@ static struct queue_item *first(const struct queue *q, uint32_t sections, uint64
         struct queue_item *row = &q->rows[i];
 
         if (row->own.group == best->own.group && row->class == best->class &&
-            row->own.tokens < least->own.tokens && may_pick(row, sections, now_ms))
+            row->own.tokens < least->own.tokens && may_pick(q, row, sections, now_ms) &&
+            (queue_sections(q, best) >> row->section & 1))
             least = row;
     }
     return least;
@@ -388,8 +486,10 @@ struct queue_item *queue_pick(struct queue *q, uint32_t sections, uint64_t now_m
 {
     struct queue_item *row = first(q, sections, now_ms);
 
-    if (row)
+    if (row) {
+        row->section = queue_taker(q, row, sections);
         set_state(q, row, QUEUE_SWEEPING);
+    }
     return row;
 }
 
@@ -447,6 +547,86 @@ void queue_end(
 
 // --- by section ---
 
+// One row of two; `gone` is forgotten.
+static void join(struct queue *q, struct queue_item *kept, struct queue_item *gone)
+{
+    struct queue_ask ask = { .model = gone->model,
+        .layout = gone->layout,
+        .class = gone->class,
+        .window = gone->window,
+        .window_ms = gone->window_ms };
+
+    kept->asked += gone->asked;
+    if (gone->gain > kept->gain)
+        kept->gain = gone->gain;
+    raise(q, kept, &ask);
+    if (kept->state != QUEUE_SWEEPING)
+        adopt(kept, &ask);
+    if (gone->forced && kept->state != QUEUE_SWEEPING) {
+        kept->forced = true;
+        kept->due_ms = gone->due_ms;
+        kept->tries = kept->again = 0;
+        set_state(q, kept, QUEUE_WAITING);
+    }
+    if (kept->state == QUEUE_WAITING)
+        lower_floor(q, kept);
+    forget(q, gone);
+}
+
+// Leaves what is wanted for a section to those that were like it, where it is like none of them any
+// more. What it sweeps it keeps.
+static void leave(struct queue *q, uint32_t section, const uint32_t alike[OP_COUNT])
+{
+    for (uint32_t i = 0; i < q->high; i++) {
+        struct queue_item *row = &q->rows[i];
+        uint32_t others = 0, heir = 0;
+
+        if (!row->key || row->section != section || row->state == QUEUE_SWEEPING)
+            continue;
+        others = queue_sections(q, row) & ~(UINT32_C(1) << section);
+        if (!others || (others & alike[row->own.op]))
+            continue;
+        while (!(others >> heir & 1))
+            heir++;
+        row->section = heir;
+    }
+}
+
+// Rows of a section whose problem others wait for, or sweep, too.
+static void join_all(struct queue *q, uint32_t section)
+{
+    for (uint32_t i = 0; i < q->high; i++) {
+        struct queue_item *row = &q->rows[i], *other;
+
+        if (!row->key || row->section != section)
+            continue;
+        other = find_but(q, row->key, row->own.hash, queue_sections(q, row), row);
+        if (!other || (row->state == QUEUE_SWEEPING && other->state == QUEUE_SWEEPING))
+            continue;
+        if (row->state == QUEUE_SWEEPING)
+            join(q, row, other);
+        else
+            join(q, other, row);
+    }
+}
+
+void queue_set_alike(struct queue *q, uint32_t section, const uint32_t alike[OP_COUNT])
+{
+    uint32_t self = UINT32_C(1) << section;
+
+    assert(section < QUEUE_MAX_SECTIONS);
+    leave(q, section, alike);
+    for (int op = 0; op < OP_COUNT; op++) {
+        for (uint32_t i = 0; i < QUEUE_MAX_SECTIONS; i++)
+            if (alike[op] >> i & 1)
+                q->alike[i][op] |= self;
+            else
+                q->alike[i][op] &= ~self;
+        q->alike[section][op] = alike[op] | self;
+    }
+    join_all(q, section);
+}
+
 size_t queue_unpark(struct queue *q, uint32_t section, uint64_t now_ms)
 {
     size_t n = 0;
@@ -467,7 +647,10 @@ size_t queue_unpark(struct queue *q, uint32_t section, uint64_t now_ms)
 
 size_t queue_drop(struct queue *q, uint32_t section)
 {
+    const uint32_t none[OP_COUNT] = { 0 };
     size_t n = 0;
+
+    leave(q, section, none);
 
     for (uint32_t i = 0; i < q->high; i++) {
         struct queue_item *row = &q->rows[i];
@@ -517,10 +700,11 @@ uint64_t queue_due_ms(const struct queue *q, uint32_t sections, uint64_t now_ms)
     for (uint32_t i = 0; i < q->high; i++) {
         const struct queue_item *row = &q->rows[i];
 
-        if (may_pick(row, sections, now_ms))
+        if (!waits_for(q, row, sections))
+            continue;
+        if (row->due_ms <= now_ms)
             return 0;
-        if (row->key && row->state == QUEUE_WAITING && (sections >> row->section & 1) &&
-            row->due_ms < due)
+        if (row->due_ms < due)
             due = row->due_ms;
     }
     return due;

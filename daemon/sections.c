@@ -67,3 +67,27 @@ int sections_for(const struct sections *s, const struct key *key, const struct f
     }
     return SECTIONS_NONE;
 }
+
+static bool runs(const struct section *row, enum op op, const char *backend)
+{
+    return row->has_hello && (row->ops >> op & 1) && !strcmp(row->backend, backend);
+}
+
+uint32_t sections_alike(const struct sections *s, enum op op, uint32_t section)
+{
+    const struct section *one = &s->row[section];
+    const struct op_info *info = &op_infos[op];
+    uint32_t mask = UINT32_C(1) << section, facts = 0, which;
+
+    if (!runs(one, op, one->backend))
+        return mask;
+    for (uint32_t b = 0; b < info->n_backends; b++)
+        if (!strcmp(info->backends[b].name, one->backend))
+            facts = info->backends[b].facts;
+    for (uint32_t i = 0; i < s->n && facts; i++)
+        if (runs(&s->row[i], op, one->backend) &&
+            fingerprint_compare(&s->row[i].fingerprint, &one->fingerprint, facts, &which) ==
+                FINGERPRINT_SAME)
+            mask |= UINT32_C(1) << i;
+    return mask;
+}

@@ -39,3 +39,6 @@ int sections_named(const struct sections *s, const char *name);
 // if there is none.
 int sections_for(const struct sections *s, const struct key *key, const struct fingerprint *fp,
     char *why, size_t why_bytes);
+// Sections that can stand in for `section` where that op is asked for, itself among them: a mask.
+// They run the op with the same backend, and the facts the answer depends on are the same.
+uint32_t sections_alike(const struct sections *s, enum op op, uint32_t section);

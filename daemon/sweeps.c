@@ -39,6 +39,15 @@ void sweeps_kick(struct sweeps *s)
         uv_timer_start(&s->kick, on_kick, 0, 0);
 }
 
+void sweeps_liken(struct sweeps *s, uint32_t section)
+{
+    uint32_t alike[OP_COUNT];
+
+    for (int op = 0; op < OP_COUNT; op++)
+        alike[op] = sections_alike(s->sections, (enum op)op, section);
+    queue_set_alike(s->queue, section, alike);
+}
+
 // --- wishes ---
 
 static enum queue_class class_of(enum wanted_class class)
@@ -75,6 +84,27 @@ static struct sweeps_quota *quota_of(struct sweeps *s, unsigned uid, uint64_t no
         oldest = &s->quota[s->n_quota++];
     *oldest = (struct sweeps_quota){ uid, now_ms, 0 };
     return oldest;
+}
+
+int sweeps_device(const struct sweeps *s, const char *name, uint32_t *sections)
+{
+    bool is_asking = false;
+
+    *sections = 0;
+    for (uint32_t i = 0; i < s->sections->n; i++) {
+        const struct sweeps_slot *slot = &s->slot[s->slot_of[i]];
+
+        if (!strcmp(s->sections->row[i].name, name) || !strcmp(device_name(slot->device), name) ||
+            (slot->is_gpu && !strcmp(slot->gpu.uuid, name)))
+            *sections |= UINT32_C(1) << i;
+        is_asking = is_asking || (slot->is_gpu && slot->gpu.state == SWEEPS_GPU_ASKING);
+    }
+    // A section stands for its device: what runs beside it there is meant, too.
+    for (uint32_t i = 0, named = *sections; i < s->sections->n; i++)
+        for (uint32_t j = 0; j < s->sections->n; j++)
+            if ((named >> i & 1) && s->slot_of[i] == s->slot_of[j])
+                *sections |= UINT32_C(1) << j;
+    return *sections ? 0 : is_asking ? -EAGAIN : -ENOENT;
 }
 
 static uint64_t eta_s(const struct sweeps *s, uint32_t section)
@@ -121,6 +151,18 @@ static enum wanted take_added(struct sweeps *s, int r, const struct queue_item *
     }
 }
 
+static void tell_queued(
+    struct sweeps *s, const struct queue_item *item, const struct wanted_outcome *out)
+{
+    char others[48] = "";
+
+    if (out->others)
+        snprintf(others, sizeof others, " or %u that %s like it", out->others,
+            out->others == 1 ? "is" : "are");
+    sweeps_event(s, "queued", item->key, "queued for worker '%s'%s (%s)", out->section, others,
+        queue_class_words(item->class));
+}
+
 // What a wish would meet, without wishing.
 static enum wanted peek(
     struct sweeps *s, const struct key *key, uint32_t section, struct wanted_outcome *out)
@@ -136,6 +178,18 @@ static enum wanted peek(
         item, section, out);
 }
 
+// Those that a start window is kept for have another environment: who has it?
+static void tell_elsewhere(const struct sweeps *s, uint32_t alike, struct wanted_outcome *out)
+{
+    size_t len = (size_t)snprintf(out->sentence, sizeof out->sentence,
+        "none of the devices named has this environment, which is that of");
+
+    for (uint32_t i = 0; i < s->sections->n && len < sizeof out->sentence; i++)
+        if (alike >> i & 1)
+            len += (size_t)snprintf(
+                out->sentence + len, sizeof out->sentence - len, " '%s'", s->sections->row[i].name);
+}
+
 enum wanted sweeps_want(
     struct sweeps *s, const struct wanted_problem *p, struct wanted_outcome *out)
 {
@@ -148,9 +202,12 @@ enum wanted sweeps_want(
         .model = p->model,
         .layout = p->layout,
         .class = class_of(p->class),
-        .forced = p->forced };
+        .forced = p->forced,
+        .window = p->window,
+        .window_ms = p->window_ms ? now + p->window_ms : 0 };
     const struct queue_item *item = NULL;
     enum wanted wanted;
+    uint32_t alike;
     int r;
 
     if (p->class == WANTED_MISS &&
@@ -163,7 +220,16 @@ enum wanted sweeps_want(
         return WANTED_PAUSED;
     }
     ask.section = (uint32_t)section;
-    snprintf(out->section, sizeof out->section, "%s", s->sections->row[section].name);
+    alike = sections_alike(s->sections, p->key.op, ask.section);
+    if (p->window && !(p->window & alike)) {
+        tell_elsewhere(s, alike, out);
+        return WANTED_UNSWEEPABLE;
+    }
+    if (p->window && !(p->window >> section & 1))
+        ask.section = (uint32_t)__builtin_ctz(p->window & alike); // named, where one must be
+    snprintf(out->section, sizeof out->section, "%s", s->sections->row[ask.section].name);
+    out->others = (uint32_t)__builtin_popcount(p->window ? p->window & alike : alike) - 1;
+    queue_close_windows(s->queue, now);
     if (p->class == WANTED_NOTHING) {
         out->sentence[0] = '\0';
         return peek(s, &p->key, ask.section, out);
@@ -182,8 +248,7 @@ enum wanted sweeps_want(
     s->stats->wants += p->class == WANTED_WANT;
     wanted = take_added(s, r, item, ask.section, out);
     if (r == 0 && item)
-        sweeps_event(s, "queued", item->key, "queued for worker '%s' (%s)", out->section,
-            queue_class_words(item->class));
+        tell_queued(s, item, out);
     // A miss of what waits already changes nothing that a device could do.
     if (wanted == WANTED_QUEUED && (r == 0 || p->class != WANTED_MISS))
         sweeps_kick(s);
@@ -191,6 +256,11 @@ enum wanted sweeps_want(
 }
 
 // --- telling ---
+
+static uint64_t seconds_until(uint64_t at_ms, uint64_t now_ms)
+{
+    return at_ms > now_ms ? (at_ms - now_ms) / 1000 + 1 : 0;
+}
 
 static void fill_row(struct rec_sweep_row *row, const struct sweeps *s,
     const struct queue_item *item, struct arena *a)
@@ -200,14 +270,18 @@ static void fill_row(struct rec_sweep_row *row, const struct sweeps *s,
     row->why = queue_class_words(item->class);
     row->failed = item->why ? arena_copy(a, item->why, strlen(item->why)) : NULL;
     REC_SET(row, sweep_row, asked, item->asked);
+    if (item->window_ms)
+        REC_SET(row, sweep_row, window_s, seconds_until(item->window_ms, uv_now(s->loop)));
 }
 
 size_t sweeps_rows(struct sweeps *s, struct rec_sweep_row *out, size_t max, struct arena *a)
 {
     const struct queue_item **waiting = arena_take(a, (max + 1) * sizeof(void *));
     uint64_t now = uv_now(s->loop);
-    size_t n = 0, n_waiting = waiting ? queue_list(s->queue, waiting, max, now) : 0;
+    size_t n = 0, n_waiting;
 
+    queue_close_windows(s->queue, now);
+    n_waiting = waiting ? queue_list(s->queue, waiting, max, now) : 0;
     for (uint32_t i = 0; i < s->n_slots && n < max; i++) {
         const struct sweeps_slot *slot = &s->slot[i];
 

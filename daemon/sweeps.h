@@ -38,6 +38,7 @@ void sweeps_reload(struct sweeps *s);
 // The hooks of handlers.h.
 enum wanted sweeps_want(
     struct sweeps *s, const struct wanted_problem *problem, struct wanted_outcome *out);
+int sweeps_device(const struct sweeps *s, const char *name, uint32_t *sections);
 size_t sweeps_rows(struct sweeps *s, struct rec_sweep_row *out, size_t max, struct arena *a);
 size_t sweeps_queued(const struct sweeps *s);
 void sweeps_devices(struct sweeps *s, struct rec_tell_status *tell, struct arena *a);

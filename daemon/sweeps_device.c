@@ -22,7 +22,8 @@ const char *sweeps_take_left(struct sweeps *s, const struct queue_item *item)
     for (uint32_t i = 0; i < s->n_left; i++) {
         struct sweeps_left *left = &s->left[i];
 
-        if (left->section != item->section || strcmp(left->key, item->key) != 0)
+        if (!(queue_sections(s->queue, item) >> left->section & 1) ||
+            strcmp(left->key, item->key) != 0)
             continue;
         left->key[0] = '\0';
         return left->id; // the device starts over if its environment is not that of then
@@ -235,6 +236,7 @@ static void on_hello(void *ctx, struct device *d, unsigned section, const struct
                 row->ops |= UINT32_C(1) << op;
     if (row->state != SECTION_SWEEPING)
         row->state = SECTION_READY;
+    sweeps_liken(s, section);
     if (!is_news)
         return;
     log_info("worker ready", "section=%s worker=%s environment=%016llx", row->name, hello->worker,
@@ -255,6 +257,7 @@ static void on_silence(void *ctx, struct device *d, unsigned section, const char
     (void)d;
     row->state = SECTION_FAILED;
     row->has_hello = false; // what it would load now is not known
+    sweeps_liken(s, section);
     snprintf(row->detail, sizeof row->detail, "%s", sentence);
     sweeps_orphans_due(s);
     log_warning("worker failed", "section=%s why=%s", row->name, sentence);

@@ -129,6 +129,8 @@ struct sweeps_slot *sweeps_slot_of(struct sweeps *s, const struct device *d);
 void sweeps_event(struct sweeps *s, const char *kind, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void sweeps_kick(struct sweeps *s);
+// What is known of a section's environment has changed: which others can stand in for it?
+void sweeps_liken(struct sweeps *s, uint32_t section);
 // Queues what the configured recipes name and nobody answers yet, for a section.
 void sweeps_queue_recipes(struct sweeps *s, uint32_t section);
 // The id of a problem's unfinished journal, if it was begun in the environment of today; each is
@@ -139,8 +141,8 @@ bool sweeps_over_budget(struct sweeps *s, uint64_t now_ms);
 void sweeps_on_quiet(void *ctx); // others let the CPUs be
 // The next problem for a device; NULL = none now.
 struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint32_t sections);
-// The key that would be picked after `item`, if the same section's worker would get it; NULL = no
-// idea. Valid until the queue changes.
+// The key that would be picked after `item`, if the same section's worker would get it and no other
+// device takes it before; NULL = no idea. Valid until the queue changes.
 const char *sweeps_peek(struct sweeps *s, const struct queue_item *item, uint32_t sections);
 // --- sweeps_gpus.c ---
 // Makes the inventory, if a section has a GPU. Returns 0 or -errno with `d` filled.

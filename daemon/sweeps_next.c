@@ -98,6 +98,7 @@ struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint3
 
     if (!s->is_scanned || s->is_closing || s->orphans.is_news)
         return NULL;
+    queue_close_windows(s->queue, now);
     if (queue_due_ms(s->queue, cpu_sections(s), now))
         load_stop(s->load); // nothing waits for quiet
     if (queue_due_ms(s->queue, sections, now) || !may_start(s, slot, now))
@@ -114,7 +115,9 @@ const char *sweeps_peek(struct sweeps *s, const struct queue_item *item, uint32_
 {
     const struct queue_item *next = queue_peek(s->queue, sections, uv_now(s->loop));
 
-    return next && next->section == item->section && !is_known(s, next) ? next->key : NULL;
+    return next && queue_taker(s->queue, next, sections) == item->section && !is_known(s, next)
+               ? next->key
+               : NULL;
 }
 
 static void queue_one(struct sweeps *s, uint32_t section, const struct key *key, const char *model,

@@ -357,6 +357,210 @@ static void test_an_admin_does_not_wait_out_a_pause(void **state)
     queue_free(q);
 }
 
+// --- sections that are alike ---
+
+static void set_alike(struct queue *q, uint32_t section, uint32_t mask)
+{
+    uint32_t alike[OP_COUNT] = { 0 };
+
+    alike[OP_matmul] = mask;
+    queue_set_alike(q, section, alike);
+}
+
+// Four sections of one environment, and a fifth of another.
+static struct queue *four_alike(void)
+{
+    struct queue *q = queue_new(16);
+
+    for (uint32_t i = 0; i < 4; i++)
+        set_alike(q, i, (1u << (i + 1)) - 1); // each says hello after those before it
+    set_alike(q, 4, 1u << 4);
+    return q;
+}
+
+static int add_for(struct queue *q, uint32_t section, enum queue_class class, unsigned m)
+{
+    struct key key = key_of(m, 1);
+    struct queue_ask ask = { .key = &key, .section = section, .class = class };
+
+    return queue_add(q, &ask, 0, NULL);
+}
+
+static void test_alike_sections_share_rows(void **state)
+{
+    struct queue *q = four_alike();
+    struct key key = key_of(1, 1);
+    struct queue_item *item[4];
+
+    (void)state;
+    for (unsigned m = 1; m <= 4; m++)
+        assert_int_equal(add_for(q, 0, QUEUE_DEMAND, m), 0);
+    assert_int_equal(add_for(q, 3, QUEUE_DEMAND, 1), QUEUE_E_WAITING); // the same problem
+    assert_int_equal(add_for(q, 4, QUEUE_DEMAND, 1), 0);               // not there
+    assert_int_equal(queue_sections(q, queue_find(q, &key, 2)), 0xf);
+    assert_int_equal(queue_due_ms(q, 1u << 2, 0), 0);
+    // Each device gets another one, at once; the smallest first.
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(queue_taker(q, queue_peek(q, 1u << (3 - i), 0), 1u << (3 - i)), 3 - i);
+        item[i] = queue_pick(q, 1u << (3 - i), 0);
+        assert_non_null(item[i]);
+        assert_int_equal(item[i]->section, 3 - i); // fixed while it is swept
+    }
+    assert_ptr_equal(item[0], queue_find(q, &key, 1));
+    assert_int_equal(add_for(q, 2, QUEUE_DEMAND, 1), QUEUE_E_SWEEPING);
+    assert_null(queue_pick(q, 0xf, 0));
+    // What yields goes on on any of them.
+    queue_end(q, item[0], QUEUE_END_YIELD, NULL, 0);
+    assert_ptr_equal(queue_pick(q, 1, 0), item[0]);
+    assert_int_equal(item[0]->section, 0);
+    assert_int_equal(queue_pick(q, ~0u, 0)->section, 4);
+    queue_free(q);
+}
+
+static void test_a_section_that_changes_leaves_its_rows_to_the_others(void **state)
+{
+    struct queue *q = four_alike();
+    struct key one = key_of(1, 1), two = key_of(2, 1);
+    struct queue_item *item;
+
+    (void)state;
+    add_for(q, 0, QUEUE_DEMAND, 1);
+    add_for(q, 0, QUEUE_DEMAND, 2);
+    item = queue_pick(q, 1, 0);
+    assert_ptr_equal(item, queue_find(q, &one, 0));
+    set_alike(q, 0, 1);
+    assert_int_equal(item->section, 0); // what it sweeps it keeps
+    assert_null(queue_find(q, &two, 0));
+    assert_null(queue_pick(q, 1, 0));
+    assert_int_equal(queue_find(q, &two, 3)->section, 1);
+    assert_int_equal(queue_unpark(q, 0, 0), 0);
+    // All change, one after the other: the last one keeps the row, and all share it again.
+    set_alike(q, 1, 3);
+    set_alike(q, 2, 7);
+    assert_int_equal(queue_find(q, &two, 3)->section, 3);
+    assert_null(queue_find(q, &two, 0));
+    set_alike(q, 3, 0xf);
+    assert_non_null(queue_find(q, &two, 0));
+    assert_int_equal(queue_drop(q, 3), 0); // others can
+    assert_non_null(queue_find(q, &two, 2));
+    queue_free(q);
+}
+
+static void test_rows_of_sections_that_become_alike_are_joined(void **state)
+{
+    struct queue *q = queue_new(16);
+    struct key key = key_of(1, 1);
+    struct queue_item *item, *other;
+
+    (void)state;
+    add_for(q, 0, QUEUE_DEMAND, 1);
+    add_for(q, 1, QUEUE_ADMIN, 1);
+    add_for(q, 1, QUEUE_DEMAND, 2);
+    set_alike(q, 1, 3);
+    assert_int_equal(queue_counts(q).waiting, 2);
+    item = queue_find(q, &key, 1);
+    assert_ptr_equal(item, queue_find(q, &key, 0));
+    assert_int_equal(item->asked, 2);
+    assert_int_equal(item->class, QUEUE_ADMIN);
+    // One that is being swept stays, whichever it is; two of them both do.
+    set_alike(q, 1, 2);
+    add_for(q, 1, QUEUE_DEMAND, 1);
+    item = queue_pick(q, 2, 0);
+    assert_int_equal(item->section, 1);
+    set_alike(q, 1, 3);
+    assert_ptr_equal(queue_find(q, &key, 0), item);
+    set_alike(q, 1, 2);
+    add_for(q, 0, QUEUE_DEMAND, 1);
+    other = queue_pick(q, 1, 0);
+    assert_true(other && other != item);
+    set_alike(q, 1, 3);
+    assert_int_equal(queue_counts(q).sweeping, 2);
+    // What is parked in that environment stays parked, unless somebody insisted.
+    queue_end(q, other, QUEUE_END_HOPELESS, "no", 0);
+    queue_end(q, item, QUEUE_END_DONE, NULL, 0);
+    set_alike(q, 1, 2);
+    add_for(q, 1, QUEUE_DEMAND, 1);
+    set_alike(q, 1, 3);
+    assert_int_equal(queue_find(q, &key, 1)->state, QUEUE_PARKED);
+    set_alike(q, 1, 2);
+    item = queue_find(q, &key, 1);
+    assert_null(item);
+    other = queue_find(q, &key, 0);
+    assert_int_equal(
+        queue_add(q, &(struct queue_ask){ .key = &key, .section = 1, .forced = true }, 7, NULL), 0);
+    set_alike(q, 1, 3);
+    assert_int_equal(other->state, QUEUE_WAITING);
+    assert_true(other->forced && other->due_ms == 7 && other->tries == 0);
+    queue_free(q);
+}
+
+// --- start windows ---
+
+static struct queue_item *open_window(
+    struct queue *q, unsigned m, uint32_t window, uint64_t window_ms)
+{
+    struct key key = key_of(m, 1);
+    struct queue_ask ask = {
+        .key = &key, .class = QUEUE_START_WINDOW, .window = window, .window_ms = window_ms
+    };
+
+    assert_true(queue_add(q, &ask, 0, NULL) >= 0);
+    return queue_find(q, &key, 0);
+}
+
+static void test_a_window_keeps_its_problems_for_its_devices(void **state)
+{
+    struct queue *q = four_alike();
+    struct queue_item *item;
+
+    (void)state;
+    add_for(q, 0, QUEUE_ADMIN, 8);
+    item = open_window(q, 1, 0xc, 1000);
+    open_window(q, 2, 0xc, 1000);
+    assert_int_equal(queue_due_ms(q, 3, 0), 0); // the admin's
+    assert_ptr_equal(queue_pick(q, 1u << 3, 0), item);
+    queue_end(q, item, QUEUE_END_YIELD, NULL, 0);
+    assert_int_equal(queue_pick(q, 3, 0)->class, QUEUE_ADMIN);
+    assert_null(queue_pick(q, 3, 0));
+    assert_int_equal(queue_due_ms(q, 3, 0), UINT64_MAX);
+    // Its time is over: anybody may, as for what lookups missed.
+    queue_close_windows(q, 999);
+    assert_int_equal(item->class, QUEUE_START_WINDOW);
+    queue_close_windows(q, 1000);
+    assert_int_equal(item->class, QUEUE_DEMAND);
+    assert_int_equal(item->window, 0);
+    assert_ptr_equal(queue_pick(q, 3, 1000), item);
+    queue_free(q);
+}
+
+static void test_windows_of_several_jobs(void **state)
+{
+    struct queue *q = four_alike();
+    struct queue_item *item = open_window(q, 1, 1, 1000);
+
+    (void)state;
+    assert_ptr_equal(open_window(q, 1, 2, 500), item);
+    assert_true(item->window == 3 && item->window_ms == 1000);
+    add_for(q, 0, QUEUE_ADMIN, 1); // meanwhile an admin wants it, too
+    open_window(q, 1, 4, 3000);
+    queue_close_windows(q, 1000);
+    assert_true(item->window == 7 && item->window_ms == 3000);
+    queue_close_windows(q, 3000);
+    assert_int_equal(item->class, QUEUE_ADMIN);
+    open_window(q, 1, 1, 9000);
+    assert_int_equal(item->window, 1);
+    open_window(q, 1, 0, 0); // any device, without an end
+    queue_close_windows(q, UINT64_MAX);
+    assert_true(item->class == QUEUE_START_WINDOW && !item->window && !item->window_ms);
+    // A wish for what is being swept counts if that does not come to its end.
+    add_for(q, 4, QUEUE_RECIPE, 5);
+    item = queue_pick(q, 1u << 4, 0);
+    assert_int_equal(add_for(q, 4, QUEUE_START_WINDOW, 5), QUEUE_E_SWEEPING);
+    queue_end(q, item, QUEUE_END_YIELD, NULL, 0);
+    assert_int_equal(item->class, QUEUE_START_WINDOW);
+    queue_free(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -371,6 +575,11 @@ int main(void)
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_cost_at_the_bound),
         cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_alike_sections_share_rows),
+        cmocka_unit_test(test_a_section_that_changes_leaves_its_rows_to_the_others),
+        cmocka_unit_test(test_rows_of_sections_that_become_alike_are_joined),
+        cmocka_unit_test(test_a_window_keeps_its_problems_for_its_devices),
+        cmocka_unit_test(test_windows_of_several_jobs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
