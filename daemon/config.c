@@ -404,13 +404,46 @@ static int check_needed(struct parser *p)
             const struct slot *slot = &p->slots[CONFIG_SECTION_COUNT + w];
             const struct config_option *o = &config_options[i];
 
-            if (!o->is_needed || slot->option[i])
+            if (!o->is_needed || slot->option[i] || i == CONFIG_OPTION_worker_command)
                 continue;
             snprintf(p->title, sizeof p->title, "worker %s", p->c->worker[w].name);
             return fault_at(
                 p, slot->line, 1, o->name, "is missing, e.g. %s = %s", o->name, o->value);
         }
     return 0;
+}
+
+// A worker is started here or attached from elsewhere, and each way has its options.
+static int check_way(struct parser *p, unsigned worker)
+{
+    static const unsigned ours[] = { CONFIG_OPTION_worker_command, CONFIG_OPTION_worker_library,
+        CONFIG_OPTION_worker_env, CONFIG_OPTION_worker_nice, CONFIG_OPTION_worker_rlimit_as,
+        CONFIG_OPTION_worker_threads, CONFIG_OPTION_worker_cpus };
+    const struct slot *slot = &p->slots[CONFIG_SECTION_COUNT + worker];
+    const struct config_worker *w = &p->c->worker[worker];
+
+    snprintf(p->title, sizeof p->title, "worker %s", w->name);
+    if (!w->attach && w->user[0])
+        return fault_at(p, slot->option[CONFIG_OPTION_worker_user], 1, "user",
+            "is of attached workers only, and attach is no");
+    if (!w->attach && !slot->option[CONFIG_OPTION_worker_command])
+        return fault_at(p, slot->line, 1, "command",
+            "is missing, e.g. command = %s; or attach = yes, for a worker in a container",
+            config_options[CONFIG_OPTION_worker_command].value);
+    for (size_t i = 0; w->attach && i < sizeof ours / sizeof ours[0]; i++)
+        if (slot->option[ours[i]])
+            return fault_at(p, slot->option[ours[i]], 1, config_options[ours[i]].name,
+                "is decided where the worker is started, and attach = yes: not here");
+    return 0;
+}
+
+static int check_ways(struct parser *p)
+{
+    int r = 0;
+
+    for (unsigned w = 0; w < p->c->n_workers && !r; w++)
+        r = check_way(p, w);
+    return r;
 }
 
 static int parse(struct parser *p)
@@ -424,6 +457,8 @@ static int parse(struct parser *p)
     // The line of the first error, also of one that only libinih saw; ours may come after it.
     if (r > 0 && (!p->r || (uint32_t)r < p->d->line))
         return fault_at(p, (uint32_t)r, 1, "", "neither [section] nor name = value");
+    if (!p->r)
+        check_ways(p);
     return p->r ? p->r : check_needed(p);
 }
 

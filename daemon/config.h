@@ -39,6 +39,7 @@ struct config_words {
 // The C type of an option's type, and the field's name by the option's unit.
 #define CONFIG_C_path(name)     const char *
 #define CONFIG_C_group(name)    const char *
+#define CONFIG_C_user(name)     const char *
 #define CONFIG_C_backend(name)  const char *
 #define CONFIG_C_device(name)   const char *
 #define CONFIG_C_cpus(name)     const char *

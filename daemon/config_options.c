@@ -24,6 +24,7 @@ const struct config_section_info config_sections[CONFIG_SECTION_COUNT] = {
 #define WORDS_choice(name)  words_##name
 #define WORDS_path(name)    ""
 #define WORDS_group(name)   ""
+#define WORDS_user(name)    ""
 #define WORDS_backend(name) ""
 #define WORDS_device(name)  ""
 #define WORDS_cpus(name)    ""

@@ -49,6 +49,7 @@ static void describe_value(const struct config_option *o, char out[TEXT_MAX])
         break;
     case CONFIG_TYPE_path:
     case CONFIG_TYPE_group:
+    case CONFIG_TYPE_user:
     case CONFIG_TYPE_backend:
     case CONFIG_TYPE_device:
     case CONFIG_TYPE_cpus:

@@ -209,6 +209,16 @@ static int check_group(const char *text, struct config_fault *fault)
     return 0;
 }
 
+static int check_user(const char *text, struct config_fault *fault)
+{
+    size_t good = strspn(text, strchr(DIGITS, text[0]) ? DIGITS : NAMELIKE);
+
+    if (text[good] || text[0] == '-' || (good > 10 && strchr(DIGITS, text[0])))
+        return bad(fault, text[good] ? good : 0, "\"%.40s\" is not %s", text,
+            config_type_doc(CONFIG_TYPE_user));
+    return 0;
+}
+
 // Adds a word to a blank-separated list unless it stands there.
 static void add_word(char words[WORDS_BYTES], const char *word)
 {
@@ -274,6 +284,7 @@ static int set_text(const struct config_option *o, void *field, const char *text
     static int (*const checks[CONFIG_TYPE_COUNT])(const char *, struct config_fault *) = {
         [CONFIG_TYPE_path] = check_path,
         [CONFIG_TYPE_group] = check_group,
+        [CONFIG_TYPE_user] = check_user,
         [CONFIG_TYPE_backend] = check_backend,
         [CONFIG_TYPE_device] = check_device,
         [CONFIG_TYPE_cpus] = check_cpus,
@@ -435,6 +446,7 @@ int config_value_set(const struct config_option *o, void *base, const char *text
         return set_list(o, field, text, more, a, fault);
     case CONFIG_TYPE_path:
     case CONFIG_TYPE_group:
+    case CONFIG_TYPE_user:
     case CONFIG_TYPE_backend:
     case CONFIG_TYPE_device:
     case CONFIG_TYPE_cpus:

@@ -26,6 +26,7 @@ enum {
 #define CONFIG_TYPES(TYPE)                                                                         \
     TYPE(path, "an absolute path")                                                                 \
     TYPE(group, "a group's name")                                                                  \
+    TYPE(user, "a user's name or number")                                                          \
     TYPE(backend, "a backend of ops.def")                                                          \
     TYPE(device, "a device's name")                                                                \
     TYPE(cpus, "a list of CPUs such as 0-3,8")                                                     \

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "daemon/attach.h"
 #include "daemon/err.h"
 #include "daemon/events.h"
 #include "daemon/files.h"
@@ -49,6 +50,7 @@ struct daemon {
     struct server *server;
     struct handlers *handlers;
     struct sweeps *sweeps;
+    struct attach *attach; // NULL = no section says so
     uv_timer_t tick, waiters;
     uv_prepare_t prepare;                 // measures how long a turn of the loop takes, ...
     uint64_t turn_began_ns, turn_idle_ns; // ... without what it slept
@@ -251,11 +253,11 @@ static void on_wake(void *ctx, uint64_t at_ms)
         uv_timer_start(&d->waiters, on_waiters_due, at_ms > now ? at_ms - now : 1, 0);
 }
 
-// The control socket's directory keeps strangers out, whatever a client library does with socket
-// modes.
-static int make_control_dir(const struct daemon *d, const char *dir, struct diag *diag)
+// A socket's directory keeps strangers out, whatever a client library does with socket modes.
+static int make_door_dir(
+    const char *dir, const char *group_name, const char *what, struct diag *diag)
 {
-    struct group *group = getgrnam(d->config->daemon.control_group);
+    struct group *group = getgrnam(group_name);
     int r = files_mkdirs(dir);
 
     diag_file(diag, dir);
@@ -264,11 +266,75 @@ static int make_control_dir(const struct daemon *d, const char *dir, struct diag
     if (!r && group && chown(dir, (uid_t)-1, group->gr_gid) < 0)
         r = -errno;
     if (r)
-        diag_set(diag, NULL, "cannot be made the control socket's directory: %s", strerror(-r));
+        diag_set(diag, NULL, "cannot be made the %s socket's directory: %s", what, strerror(-r));
     else if (!group)
-        log_warning("no such group: only root and the daemon's user can use the control socket",
-            "group=%s", d->config->daemon.control_group);
+        log_warning("no such group: only root and the daemon's user can use the socket",
+            "group=%s socket=%s", group_name, what);
     return r;
+}
+
+static int make_control_dir(const struct daemon *d, const char *dir, struct diag *diag)
+{
+    return make_door_dir(dir, d->config->daemon.control_group, "control", diag);
+}
+
+// --- the door for workers in containers ---
+
+static int on_ask(void *ctx, const char *section, unsigned uid, struct attach_refusal *why)
+{
+    struct daemon *d = ctx;
+
+    if (!d->stopping)
+        return sweeps_may_attach(d->sweeps, section, uid, why);
+    why->reason = "ending";
+    snprintf(why->detail, sizeof why->detail, "the daemon ends");
+    return ATTACH_REFUSED;
+}
+
+static void on_attached(void *ctx, unsigned section, struct launcher *l)
+{
+    struct daemon *d = ctx;
+
+    sweeps_attached(d->sweeps, section, l);
+}
+
+static void on_detached(void *ctx, unsigned section, const char *how)
+{
+    struct daemon *d = ctx;
+
+    sweeps_detached(d->sweeps, section, how);
+}
+
+static void on_attach_refused(void *ctx, long pid, unsigned uid, const struct attach_refusal *why)
+{
+    struct daemon *d = ctx;
+
+    d->stats.attaches_refused++;
+    log_notice("a worker was not attached", "pid=%ld uid=%u reason=%s why=%s", pid, uid,
+        why->reason, why->detail);
+}
+
+// Only where a section is attached: whoever may connect can have tactics served on this node.
+static int open_attach(struct daemon *d, struct diag *diag)
+{
+    struct attach_hooks hooks = { d, on_ask, on_attached, on_detached, on_attach_refused };
+    struct group *group = getgrnam(d->config->daemon.worker_group);
+    char dir[ATTACH_PATH_BYTES], path[ATTACH_PATH_BYTES + 8];
+    struct attach_setup setup = { .loop = &d->loop,
+        .path = path,
+        .gid = group ? group->gr_gid : getegid(),
+        .silence_ms = ATTACH_SILENCE_MS };
+    int r;
+
+    if (!sweeps_has_attached(d->sweeps))
+        return 0;
+    snprintf(dir, sizeof dir, "%.96s/worker", d->config->daemon.runtime_dir);
+    snprintf(path, sizeof path, "%s/sock", dir);
+    r = make_door_dir(dir, d->config->daemon.worker_group, "worker", diag);
+    if (r)
+        return r;
+    return d->attach ? attach_rebind(d->attach, diag)
+                     : attach_new(&setup, &hooks, &d->attach, diag);
 }
 
 static int open_doors(struct daemon *d, struct diag *diag)
@@ -299,7 +365,7 @@ static int open_doors(struct daemon *d, struct diag *diag)
     // Jobs of before meet the rules of today; what was found of them on disk goes back there.
     handlers_published(d->handlers, now_ms(d));
     handlers_tick(d->handlers, now_ms(d));
-    return r;
+    return r ? r : open_attach(d, diag);
 }
 
 // --- the loop's own matters ---
@@ -327,7 +393,7 @@ static void check_doors(struct daemon *d)
     char lookup[512], control[512];
     int r;
 
-    if (server_is_reachable(d->server))
+    if (server_is_reachable(d->server) && (!d->attach || attach_is_reachable(d->attach)))
         return;
     log_warning("a socket's file is gone or another's: binding again", "runtime_dir=%s", dir);
     snprintf(lookup, sizeof lookup, "%.480s/lookup.sock", dir);
@@ -338,6 +404,8 @@ static void check_doors(struct daemon *d)
         r = lock_keep(&d->run_lock, dir, lookup, &diag);
     if (!r)
         r = server_rebind(d->server, &diag);
+    if (!r && d->attach && !attach_is_reachable(d->attach))
+        r = open_attach(d, &diag);
     if (r)
         log_error("cannot bind again", "file=%s why=%s", diag.file, diag.sentence);
 }
@@ -614,6 +682,8 @@ static void on_sweeps_closed(void *ctx)
     struct daemon *d = ctx;
 
     d->sweeps = NULL;
+    attach_close(d->attach); // workers that were attached are gone; their launchers may come again
+    d->attach = NULL;
     saver_close(d->saver, on_saver_closed, d);
 }
 

@@ -199,7 +199,7 @@ static void on_idle(uv_timer_t *timer)
 static bool probe_next(struct device *d)
 {
     for (unsigned i = 0; i < d->n_parts; i++)
-        if (d->part[i].needs_probe) {
+        if (d->part[i].needs_probe && device_can_start(&d->part[i])) {
             device_probe(d, i);
             return true;
         }
@@ -236,7 +236,7 @@ void device_set_busy(struct device *d, bool is_busy)
     if (d->is_busy == is_busy || d->is_closing)
         return;
     d->is_busy = is_busy;
-    if (d->sweep && !d->is_loading)
+    if (d->sweep && !d->is_loading && !d->is_put_off)
         device_feed_kind(d, is_busy ? SWEEP_ON_BUSY : SWEEP_ON_IDLE);
     // A warm worker, or one that is only to say hello, gives way too.
     if (is_busy && !d->has_worker)
@@ -282,12 +282,43 @@ void device_hold(struct device *d, const char *sentence)
     for (unsigned i = 0; i < d->n_parts; i++) {
         d->part[i].is_ready = false;
         d->part[i].needs_probe = true;
+        if (!device_can_start(&d->part[i]))
+            continue; // it waits for more than this
         d->hooks.on_silence(d->hooks.ctx, d, d->part[i].section.number, sentence);
     }
     if (d->sweep && !d->is_loading)
         device_cancel(d, d->owner);
     else if (!d->sweep)
         device_end_worker(d, "yield");
+}
+
+static struct device_part *numbered(struct device *d, unsigned section)
+{
+    for (unsigned i = 0; i < d->n_parts; i++)
+        if (d->part[i].section.number == section)
+            return &d->part[i];
+    assert(!"a section of this device");
+    return NULL;
+}
+
+void device_attach(struct device *d, unsigned section, struct launcher *l)
+{
+    struct device_part *part = numbered(d, section);
+
+    assert(part->section.is_attached && !part->launcher);
+    part->launcher = l;
+    part->needs_probe = true;
+    part->failures = 0;
+    device_kick(d);
+}
+
+void device_detach(struct device *d, unsigned section)
+{
+    struct device_part *part = numbered(d, section);
+
+    part->launcher = NULL;
+    part->is_ready = false;
+    device_kick(d); // the others of this device may have waited for it
 }
 
 void device_set_foreign(struct device *d, bool is_foreign)
@@ -298,7 +329,7 @@ void device_set_foreign(struct device *d, bool is_foreign)
 
 bool device_cancel(struct device *d, const void *owner)
 {
-    if (!d->sweep || d->owner != owner || d->is_loading || d->is_closing)
+    if (!d->sweep || d->owner != owner || d->is_loading || d->is_closing || d->is_put_off)
         return false;
     device_feed_kind(d, SWEEP_ON_CANCEL);
     return true;

@@ -22,6 +22,7 @@
 #define DEVICE_VISIBLE_BYTES 128          // of a CUDA_VISIBLE_DEVICES
 
 struct device;
+struct launcher;
 
 // A worker section of the configuration, on this device.
 struct device_section {
@@ -31,6 +32,7 @@ struct device_section {
     const char *const *env;     // NAME=VALUE, NULL-terminated; NULL = ours
     const char *const *watched; // files whose change may change the environment; NULL-terminated
     const char *output;         // file for what it prints
+    bool is_attached;           // argv is NULL: a launcher comes for it, device_attach
     bool takes_visible; // env is without CUDA_VISIBLE_DEVICES; device_release says what it is
 };
 
@@ -79,7 +81,8 @@ struct device_hooks {
     void (*on_silence)(void *ctx, struct device *d, unsigned section, const char *sentence);
     void (*on_worker)(void *ctx, struct device *d, unsigned section, long pid); // 0 = it is gone
     void (*on_progress)(void *ctx, struct device *d, const struct device_progress *progress);
-    // The job is over; its sweep's id and end, valid for the call.
+    // The job is over; its sweep's id and end, valid for the call. Without a verdict it is put off:
+    // its attached worker vanished, and its journal can be gone on with.
     void (*on_finished)(
         void *ctx, struct device *d, void *owner, const char *sweep, const struct sweep_end *end);
 };
@@ -118,6 +121,10 @@ void device_set_foreign(struct device *d, bool is_foreign);
 bool device_is_empty(const struct device *d);
 // Is its worker there only to say hello?
 bool device_is_probing(const struct device *d);
+// A launcher came for an attached section: its worker is started for its hello, and whenever there
+// is something to sweep. Until device_detach, which comes when it is gone.
+void device_attach(struct device *d, unsigned section, struct launcher *l);
+void device_detach(struct device *d, unsigned section);
 // Ends the sweep of that job, if it is the one that runs. Returns whether it is.
 bool device_cancel(struct device *d, const void *owner);
 // The answer to `publish`: 0, or -errno with a sentence.

@@ -17,6 +17,7 @@ struct device_stamp {
 struct device_part {               // a section
     struct device_section section; // strings are the device's
     struct capture *capture;
+    struct launcher *launcher; // of an attached one; NULL = nobody came
     struct device_stamp stamps[DEVICE_MAX_WATCHED], seen[DEVICE_MAX_WATCHED]; // seen: the pool's
     char visible[sizeof "CUDA_VISIBLE_DEVICES=" + DEVICE_VISIBLE_BYTES];      // stands in its env
     bool needs_probe, is_ready, has_environment;
@@ -67,8 +68,11 @@ struct device {
     struct journal_file *file;
     struct sweep_effects effects;
     bool is_stepping, is_loading, is_judging, is_publishing;
-    bool has_worker;  // the sweep was told of a worker, or will be
-    bool wants_start; // it waits for another section's worker to go first
+    bool has_worker;   // the sweep was told of a worker, or will be
+    bool has_vanished; // that worker; the sweep is not told whom to blame
+    bool must_put_off; // once the sweep waits: the next worker may never come
+    bool is_put_off;   // it does, and only its journal is behind
+    bool wants_start;  // it waits for another section's worker to go first
     bool owes_hello, owes_exit, owes_failure, owes_end;
     int exit_signal;
     char obituary[DEVICE_OBITUARY];
@@ -121,3 +125,4 @@ void device_probe(struct device *d, unsigned part);
 void device_end_worker(struct device *d, const char *reason); // kills it
 void device_free_hello(struct device *d);
 bool device_is_warm(const struct device *d, unsigned part);
+bool device_can_start(const struct device_part *part); // is there what starts its worker?

@@ -130,6 +130,8 @@ static void start(struct device *d)
 static void end(struct device *d, const char *reason)
 {
     drop_held(d);
+    if (d->owes_exit)
+        return; // it is gone already
     if (!strcmp(reason, "yield"))
         d->stats->sweeps_yielded++;
     if (d->wants_start || !d->worker) {
@@ -315,6 +317,7 @@ void device_free_job(struct device *d)
     buf_clear(&d->held);
     arm(d, 0);
     d->owes_hello = d->owes_exit = d->owes_failure = d->owes_end = false;
+    d->has_vanished = d->must_put_off = d->is_put_off = false;
 }
 
 void device_drop_job(struct device *d)
@@ -356,10 +359,59 @@ static void end_job(struct device *d)
     device_turn(d);
 }
 
+// It waits, and what is measured is in its journal: whoever asks for it later goes on from there.
+// Meanwhile the device is free for others.
+static void put_off(struct device *d)
+{
+    struct sweep_end e = { SWEEP_VERDICT_NONE, SWEEP_FAIL_NONE, d->obituary };
+    void *owner = d->owner;
+    char id[SWEEP_MAX_ID];
+
+    if (d->is_closing || sweep_state(d->sweep) != SWEEP_WAITING)
+        return;
+    snprintf(id, sizeof id, "%s", sweep_id(d->sweep));
+    log_info("a sweep is put off", "sweep=%s key=%s why=%s", id, sweep_key(d->sweep), e.text);
+    device_drop_job(d);
+    d->is_stepping = true; // the hook must not come back in
+    d->hooks.on_finished(d->hooks.ctx, d, owner, id, &e);
+    d->is_stepping = false;
+    device_turn(d);
+}
+
+static void on_put_off(uv_timer_t *timer)
+{
+    put_off(timer->data);
+}
+
+// In the loop's next turn: a journal cannot be ended while it tells this.
+static void on_caught_up(void *ctx)
+{
+    struct device *d = ctx;
+
+    uv_timer_start(&d->deadline, on_put_off, 0, 0);
+}
+
+// The journal is read when the sweep goes on, so it must be whole by then.
+static void start_putting_off(struct device *d)
+{
+    d->is_put_off = true;
+    if (d->file && journal_is_behind(d->file))
+        journal_when_caught_up(d->file, on_caught_up, d);
+    else
+        put_off(d);
+}
+
 static void tell_exit(struct device *d)
 {
     struct sweep_event event = { .kind = SWEEP_ON_WORKER_EXIT };
 
+    if (d->has_vanished) {
+        // As if others needed the device: whoever was in hand is not to blame. Its exit comes next.
+        d->has_vanished = false;
+        d->must_put_off = true;
+        device_feed_kind(d, SWEEP_ON_BUSY);
+        return;
+    }
     d->owes_exit = d->owes_hello = false;
     drop_held(d); // it was for the dead
     count_time(d);
@@ -400,6 +452,8 @@ void device_settle(struct device *d)
         tell_hello(d);
     else if (d->owes_failure)
         tell_failure(d);
+    else if (d->must_put_off && !d->is_put_off && sweep_state(d->sweep) == SWEEP_WAITING)
+        start_putting_off(d);
 }
 
 void device_feed(struct device *d, const struct sweep_event *event)

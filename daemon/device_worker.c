@@ -16,6 +16,11 @@ static struct device_part *part_of(struct device *d)
     return &d->part[d->worker_part];
 }
 
+bool device_can_start(const struct device_part *part)
+{
+    return !part->section.is_attached || part->launcher;
+}
+
 bool device_is_warm(const struct device *d, unsigned part)
 {
     return d->worker && d->has_hello && !d->is_leaving && !d->kill_reason[0] &&
@@ -276,12 +281,28 @@ static void count_death(struct device *d, const struct worker_exit *exit)
         s->worker_deaths_deadline++;
     else if (!strcmp(d->kill_reason, "protocol"))
         s->worker_deaths_protocol++;
+    else if (exit->has_vanished)
+        s->worker_deaths_vanished++;
     else if (exit->was_told)
         s->worker_deaths_stopped++;
     else if (exit->signal && !exit->was_absent)
         s->worker_deaths_signal++;
     else
         s->worker_deaths_exit++;
+}
+
+// Its launcher went too, so nobody knows whether the candidate in hand had to do with it.
+static void write_vanished(const struct device *d, char *how, size_t bytes)
+{
+    int hand = d->has_worker && d->sweep && !d->is_loading ? sweep_in_hand(d->sweep) : -1;
+
+    if (d->kill_reason[0])
+        snprintf(how, bytes, "was killed (%s), and its launcher vanished", d->kill_reason);
+    else if (hand >= 0)
+        snprintf(how, bytes, "vanished with its container, candidate %d in hand (%s)", hand,
+            sweep_state_word(sweep_state(d->sweep)));
+    else
+        snprintf(how, bytes, "vanished with its container");
 }
 
 // How it ended, how long it lived, what it said last.
@@ -292,6 +313,8 @@ static void write_obituary(struct device *d, const struct worker_exit *exit)
     capture_last(part_of(d)->capture, last, sizeof last);
     if (exit->was_absent)
         snprintf(how, sizeof how, "closed its socket and did not end");
+    else if (exit->has_vanished)
+        write_vanished(d, how, sizeof how);
     else if (d->complaint[0])
         snprintf(how, sizeof how, "was killed for its words (%s)", d->complaint);
     else if (d->kill_reason[0])
@@ -306,12 +329,14 @@ static void write_obituary(struct device *d, const struct worker_exit *exit)
 }
 
 // It was started for its hello and did not say it.
-static void end_probe(struct device *d)
+static void end_probe(struct device *d, const struct worker_exit *exit)
 {
     unsigned part = (unsigned)d->probing;
     bool was_meant = d->worker_part == part && !d->is_leaving;
 
     d->probing = -1;
+    if (was_meant && exit->has_vanished)
+        return; // the next one that comes is asked
     if (!was_meant || !strcmp(d->kill_reason, "yield"))
         d->part[part].needs_probe = true; // another's worker had to go first
     else
@@ -333,13 +358,14 @@ static void on_end(void *ctx, const struct worker_exit *exit)
     device_free_hello(d);
     d->hooks.on_worker(d->hooks.ctx, d, part->section.number, 0);
     if (d->probing >= 0)
-        end_probe(d);
+        end_probe(d, exit);
     d->exit_signal = exit->was_absent ? 0 : exit->signal;
     if (d->wants_start && !d->is_closing) {
         d->wants_start = false;
         device_start_worker(d, d->part_of_job);
     } else {
         d->owes_exit = d->has_worker;
+        d->has_vanished = d->has_worker && exit->has_vanished;
     }
     device_settle(d);
     device_turn(d);
@@ -362,12 +388,44 @@ static void start_failed(struct device *d, const char *sentence)
     d->owes_exit = d->has_worker;
 }
 
+static void on_pid(void *ctx, long pid)
+{
+    struct device *d = ctx;
+
+    d->hooks.on_worker(d->hooks.ctx, d, part_of(d)->section.number, pid);
+}
+
+// Whoever was to start it is gone, which is no fault of anybody's.
+static void take_absence(struct device *d)
+{
+    part_of(d)->launcher = NULL;
+    part_of(d)->is_ready = false;
+    snprintf(d->obituary, sizeof d->obituary, "was not started: nobody is attached");
+    d->probing = -1;
+    d->exit_signal = 0;
+    d->owes_exit = d->has_vanished = d->has_worker;
+}
+
+static int open_worker(struct device *d, const struct worker_hooks *hooks, struct diag *diag)
+{
+    const struct device_part *part = part_of(d);
+    struct worker_setup setup = { d->loop, part->section.argv, part->section.env };
+    const char *visible = strchr(part->visible, '=');
+
+    if (!part->section.is_attached)
+        return worker_spawn(&setup, hooks, &d->worker, diag);
+    if (!part->launcher)
+        return WORKER_E_GONE;
+    return worker_attach(
+        d->loop, part->launcher, visible ? visible + 1 : NULL, hooks, &d->worker, diag);
+}
+
 void device_start_worker(struct device *d, unsigned part)
 {
     const struct device_section *section = &d->part[part].section;
-    struct worker_setup setup = { d->loop, section->argv, section->env };
-    struct worker_hooks hooks = { d, on_line, on_broken, on_output, on_end };
+    struct worker_hooks hooks = { d, on_line, on_broken, on_output, on_end, on_pid };
     struct diag diag = { 0 };
+    int r;
 
     assert(!d->worker);
     d->worker_part = part;
@@ -375,10 +433,13 @@ void device_start_worker(struct device *d, unsigned part)
     d->has_hello = d->is_leaving = false;
     d->kill_reason = "";
     d->complaint[0] = '\0';
-    if (worker_spawn(&setup, &hooks, &d->worker, &diag)) {
+    r = open_worker(d, &hooks, &diag);
+    if (r == WORKER_E_GONE)
+        take_absence(d);
+    else if (r)
         start_failed(d, diag.sentence);
+    if (r)
         return;
-    }
     d->stats->worker_starts++;
     capture_begin(d->part[part].capture, worker_pid(d->worker));
     d->hooks.on_worker(d->hooks.ctx, d, section->number, worker_pid(d->worker));

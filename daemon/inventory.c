@@ -241,7 +241,7 @@ static void on_exit_of_child(void *ctx, const struct worker_exit *exit)
 static void start(struct inventory *i)
 {
     struct worker_setup setup = { i->loop, i->argv, NULL };
-    struct worker_hooks hooks = { i, on_line, on_broken, on_output, on_exit_of_child };
+    struct worker_hooks hooks = { i, on_line, on_broken, on_output, on_exit_of_child, NULL };
     struct diag diag = { 0 };
 
     i->has_hello = i->is_leaving = false;

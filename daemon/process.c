@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -124,4 +125,23 @@ bool process_group(uint64_t pid, unsigned *group)
     char state;
 
     return at && sscanf(at + 1, " %c %u %u", &state, &parent, group) == 3;
+}
+
+long process_child(uint64_t pid)
+{
+    char path[80], text[64];
+    long child = 0;
+
+    snprintf(path, sizeof path, "/proc/%llu/task/%llu/children", (unsigned long long)pid,
+        (unsigned long long)pid);
+    return read_text(path, text, sizeof text) && sscanf(text, "%ld", &child) == 1 ? child : 0;
+}
+
+bool process_is_of(uint64_t pid, unsigned uid)
+{
+    struct stat st;
+    char path[32];
+
+    snprintf(path, sizeof path, "/proc/%llu", (unsigned long long)pid);
+    return stat(path, &st) == 0 && st.st_uid == uid;
 }

@@ -21,3 +21,7 @@ void process_name(uint64_t pid, char *name, size_t bytes);
 // Its process group, which is 0 if that lives outside our namespace. False: there is no such
 // process here.
 bool process_group(uint64_t pid, unsigned *group);
+// A child of its first thread; 0 = it has none, or the kernel does not tell. With several: any.
+long process_child(uint64_t pid);
+// Does it belong to that user?
+bool process_is_of(uint64_t pid, unsigned uid);

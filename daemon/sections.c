@@ -7,7 +7,7 @@
 
 const char *section_state_name(enum section_state state)
 {
-    static const char *const names[] = { "probing", "ready", "sweeping", "failed" };
+    static const char *const names[] = { "probing", "ready", "sweeping", "failed", "waiting" };
 
     return names[state];
 }

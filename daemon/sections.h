@@ -13,6 +13,7 @@ enum section_state {
     SECTION_READY,
     SECTION_SWEEPING,
     SECTION_FAILED,
+    SECTION_WAITING, // attached, and nobody came, or is there any more
 };
 const char *section_state_name(enum section_state state);
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <uv.h>
 
+#include "daemon/attach.h"
 #include "daemon/config.h"
 #include "daemon/handlers.h"
 #include "daemon/saver.h"
@@ -34,6 +35,13 @@ void sweeps_close(struct sweeps *s, void (*closed)(void *ctx), void *ctx);
 void sweeps_tick(struct sweeps *s, uint64_t now_ms);
 // Looks at workers' files again (reload).
 void sweeps_reload(struct sweeps *s);
+
+// The hooks of attach.h. Is a section there that waits to be attached?
+bool sweeps_has_attached(const struct sweeps *s);
+int sweeps_may_attach(
+    struct sweeps *s, const char *section, unsigned uid, struct attach_refusal *why);
+void sweeps_attached(struct sweeps *s, unsigned section, struct launcher *l);
+void sweeps_detached(struct sweeps *s, unsigned section, const char *how);
 
 // The hooks of handlers.h.
 enum wanted sweeps_want(

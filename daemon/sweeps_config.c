@@ -168,6 +168,15 @@ static int make_section(
     char output[CONFIG_PATH_BYTES + CONFIG_NAME_BYTES + 16];
 
     snprintf(output, sizeof output, "%s/log/%s.log", s->config->daemon.state_dir, w->name);
+    if (w->attach) {
+        // The image decides on everything but the device.
+        *out = (struct device_section){ .name = w->name,
+            .number = i,
+            .is_attached = true,
+            .takes_visible = gpus_is_name(w->device),
+            .output = arena_copy(a, output, strlen(output)) };
+        return out->output ? 0 : -ENOMEM;
+    }
     *out = (struct device_section){ .name = w->name,
         .number = i,
         .argv = make_argv(w, launcher, a),
@@ -235,6 +244,8 @@ int sweeps_make_devices(struct sweeps *s, const struct device_hooks *hooks, stru
 
         snprintf(row->name, sizeof row->name, "%s", s->config->worker[i].name);
         snprintf(row->backend, sizeof row->backend, "%s", s->config->worker[i].backend);
+        if (s->config->worker[i].attach)
+            sweeps_await(s, i);
         if (is_first_of_its_device(s->config, i))
             r = make_device(s, s->config->worker[i].device, hooks, launcher, &a);
     }

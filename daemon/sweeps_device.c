@@ -31,6 +31,21 @@ const char *sweeps_take_left(struct sweeps *s, const struct queue_item *item)
     return NULL;
 }
 
+void sweeps_keep_left(struct sweeps *s, const struct queue_item *item, const char *sweep)
+{
+    uint32_t at = 0;
+
+    while (at < s->n_left && s->left[at].key[0])
+        at++;
+    if (at == JOURNAL_MAX_LEFT)
+        return; // it starts over, and the journal is found at the next start
+    if (at == s->n_left)
+        s->n_left++;
+    snprintf(s->left[at].id, sizeof s->left[at].id, "%s", sweep);
+    snprintf(s->left[at].key, sizeof s->left[at].key, "%s", item->key);
+    s->left[at].section = item->section;
+}
+
 static bool need_next(void *ctx, struct device *d, uint32_t sections, struct device_job *job)
 {
     struct sweeps *s = ctx;
@@ -315,15 +330,21 @@ static void on_finished(
     uint32_t section = item->section;
 
     snprintf(key, sizeof key, "%s", item->key);
-    remember(s, key, sweep, end);
     slot->item = NULL;
     if (s->orphans.is_cut)
         sweeps_orphans_tick(s);
     if (slot->is_cpu)
         sweeps_kick(s); // another CPU device may have waited for this one
+    if (end->verdict == SWEEP_VERDICT_NONE)
+        sweeps_keep_left(s, item, sweep);
     queue_end(s->queue, item, sweep_queue_end(end), end->text, now);
     if (s->sections->row[section].state == SECTION_SWEEPING)
         s->sections->row[section].state = SECTION_READY;
+    if (end->verdict == SWEEP_VERDICT_NONE) {
+        sweeps_event(s, "sweep", key, "put off: the worker %.180s", end->text);
+        return;
+    }
+    remember(s, key, sweep, end);
     if (end->verdict == SWEEP_VERDICT_HIT || end->verdict == SWEEP_VERDICT_DEFAULT)
         s->mean_sweep_ms = s->mean_sweep_ms ? 0.7 * s->mean_sweep_ms + 0.3 * took_ms : took_ms;
     sweeps_event(s, "sweep", key, "ended after %.1f s: %s%s%.120s", took_ms / 1000,

@@ -29,9 +29,15 @@ static const struct config_worker *first_worker(
     return &s->config->worker[__builtin_ctz(slot_sections(s, slot))];
 }
 
+// What is queued for a section that nobody is attached to waits for more than the GPU.
 static bool has_queued(const struct sweeps *s, const struct sweeps_slot *slot)
 {
-    return queue_due_ms(s->queue, slot_sections(s, slot), uv_now(s->loop)) == 0;
+    uint32_t mask = slot_sections(s, slot);
+
+    for (uint32_t i = 0; i < s->sections->n; i++)
+        if (s->sections->row[i].state == SECTION_WAITING)
+            mask &= ~(UINT32_C(1) << i);
+    return mask && queue_due_ms(s->queue, mask, uv_now(s->loop)) == 0;
 }
 
 // --- which GPU ---

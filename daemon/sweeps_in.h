@@ -67,6 +67,13 @@ struct sweeps_left { // an unfinished journal
     uint32_t section;
 };
 
+struct sweeps_attach { // of a section that is attached
+    bool is_there;
+    uint64_t pid;   // of the launcher
+    unsigned uid;   // who may; UINT_MAX = everybody who reaches the socket
+    bool is_nobody; // the user that is configured does not exist
+};
+
 struct sweeps_quota {
     unsigned uid;
     uint64_t since_ms, added;
@@ -89,6 +96,7 @@ struct sweeps {
     struct sweeps_slot slot[SECTIONS_MAX];
     uint32_t n_slots;
     uint32_t slot_of[SECTIONS_MAX]; // by section
+    struct sweeps_attach attach[SECTIONS_MAX];
     struct sweeps_left left[JOURNAL_MAX_LEFT];
     uint32_t n_left;
     struct sweeps_quota quota[SWEEPS_QUOTA_USERS];
@@ -144,6 +152,10 @@ struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint3
 // The key that would be picked after `item`, if the same section's worker would get it and no other
 // device takes it before; NULL = no idea. Valid until the queue changes.
 const char *sweeps_peek(struct sweeps *s, const struct queue_item *item, uint32_t sections);
+// A sweep was put off: its journal is gone on with when the problem is picked again.
+void sweeps_keep_left(struct sweeps *s, const struct queue_item *item, const char *sweep);
+// --- sweeps_attach.c ---
+void sweeps_await(struct sweeps *s, uint32_t section); // at birth: who may come
 // --- sweeps_gpus.c ---
 // Makes the inventory, if a section has a GPU. Returns 0 or -errno with `d` filled.
 int sweeps_gpus_new(struct sweeps *s, const char *launcher, struct diag *d);

@@ -18,9 +18,11 @@ struct worker {
     struct worker_hooks hooks;
     uv_process_t process;
     uv_pipe_t socket, output;
-    uv_timer_t timer; // of a kill, of leaving, of draining: one after the other
-    uv_timer_t rest;  // between two reads of output
-    int live_fd;      // closing it is the launcher's order to kill
+    uv_timer_t timer;          // of a kill, of leaving, of draining: one after the other
+    uv_timer_t rest;           // between two reads of output
+    int live_fd;               // closing it is the launcher's order to kill
+    struct launcher *launcher; // in an engine's image; NULL = ours, or it is gone
+    long attached_pid;
     uint64_t born_ms;
     struct worker_exit exit;
     bool has_process, has_exited, is_heard, is_deaf, is_paused, is_silent, is_delivering;
@@ -112,12 +114,11 @@ static void finish(struct worker *w)
     close_all(w);
 }
 
-static void on_process_exit(uv_process_t *process, int64_t status, int signal)
+static void take_exit(struct worker *w, int status, int signal)
 {
-    struct worker *w = process->data;
-
     w->has_exited = true;
-    w->exit.status = (int)status;
+    w->launcher = NULL;
+    w->exit.status = status;
     w->exit.signal = signal;
     w->exit.alive_ms = uv_hrtime() / 1000000 - w->born_ms;
     close_live(w);
@@ -125,7 +126,46 @@ static void on_process_exit(uv_process_t *process, int64_t status, int signal)
     finish(w);
 }
 
+static void on_process_exit(uv_process_t *process, int64_t status, int signal)
+{
+    take_exit(process->data, (int)status, signal);
+}
+
+static void on_ended(void *ctx, int status, int signal)
+{
+    take_exit(ctx, status, signal);
+}
+
+static void on_vanished(void *ctx)
+{
+    struct worker *w = ctx;
+
+    w->exit.has_vanished = true;
+    take_exit(w, 0, 0);
+}
+
+static void on_started(void *ctx, long pid)
+{
+    struct worker *w = ctx;
+
+    w->attached_pid = pid;
+    if (w->hooks.on_pid)
+        w->hooks.on_pid(w->hooks.ctx, pid);
+}
+
 // --- killing ---
+
+// The launcher did not do it in its time.
+static void kill_by_force(struct worker *w)
+{
+    if (w->launcher) {
+        launcher_kill(w->launcher);
+        return;
+    }
+    // Until it is reaped its number is its own.
+    kill(-w->process.pid, SIGKILL);
+    uv_process_kill(&w->process, SIGKILL);
+}
 
 static void on_overdue(uv_timer_t *timer)
 {
@@ -138,13 +178,10 @@ void worker_kill(struct worker *w)
 {
     if (!w->has_exited) {
         w->exit.was_told = true;
-        if (w->live_fd >= 0) {
+        if (w->live_fd >= 0)
             close_live(w);
-        } else {
-            // The launcher did not do it in its time. Until it is reaped its number is its own.
-            kill(-w->process.pid, SIGKILL);
-            uv_process_kill(&w->process, SIGKILL);
-        }
+        else
+            kill_by_force(w);
         uv_timer_start(&w->timer, on_overdue, WORKER_KILL_MS, 0);
     }
     go_deaf(w);
@@ -161,7 +198,7 @@ void worker_leave(struct worker *w)
 
 long worker_pid(const struct worker *w)
 {
-    return w->process.pid;
+    return w->has_process ? w->process.pid : w->attached_pid;
 }
 
 // --- lines ---
@@ -236,7 +273,7 @@ static void on_socket(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     } else if (n < 0) {
         // It died, which we are about to hear, or closed its socket. Then it is of no use.
         if (!w->has_exited)
-            uv_timer_start(&w->timer, on_absent, WORKER_DRAIN_MS, 0);
+            uv_timer_start(&w->timer, on_absent, w->launcher ? WORKER_TELL_MS : WORKER_DRAIN_MS, 0);
         go_deaf(w);
     } else if (n > 0) {
         w->len += (size_t)n;
@@ -402,7 +439,7 @@ static int listen_to(struct worker *w, struct ends *e)
     return r ? r : uv_read_start((uv_stream_t *)&w->output, on_output_room, on_output);
 }
 
-static struct worker *worker_new(const struct worker_setup *setup, const struct worker_hooks *hooks)
+static struct worker *worker_new(uv_loop_t *loop, const struct worker_hooks *hooks)
 {
     struct worker *w = calloc(1, sizeof *w);
 
@@ -420,19 +457,27 @@ static struct worker *worker_new(const struct worker_setup *setup, const struct 
     w->hooks = *hooks;
     w->live_fd = -1;
     w->born_ms = uv_hrtime() / 1000000;
-    uv_pipe_init(setup->loop, &w->socket, 0);
-    uv_pipe_init(setup->loop, &w->output, 0);
-    uv_timer_init(setup->loop, &w->timer);
-    uv_timer_init(setup->loop, &w->rest);
+    uv_pipe_init(loop, &w->socket, 0);
+    uv_pipe_init(loop, &w->output, 0);
+    uv_timer_init(loop, &w->timer);
+    uv_timer_init(loop, &w->rest);
     w->socket.data = w->output.data = w->timer.data = w->rest.data = w->process.data = w;
     w->open = OPEN_HANDLES;
     return w;
 }
 
+// It never came to be: no hook is called.
+static void drop(struct worker *w)
+{
+    w->is_heard = w->is_deaf = w->is_silent = true;
+    close_live(w);
+    close_all(w);
+}
+
 int worker_spawn(const struct worker_setup *setup, const struct worker_hooks *hooks,
     struct worker **out, struct diag *d)
 {
-    struct worker *w = worker_new(setup, hooks);
+    struct worker *w = worker_new(setup->loop, hooks);
     struct ends ends;
     int r = w ? open_ends(&ends) : -ENOMEM;
 
@@ -447,11 +492,40 @@ int worker_spawn(const struct worker_setup *setup, const struct worker_hooks *ho
     }
     if (r) {
         diag_set(d, NULL, "%s cannot be started: %s", setup->argv[0], uv_strerror(r));
-        w->is_heard = w->is_deaf = w->is_silent = true;
-        close_live(w);
-        close_all(w);
+        drop(w);
         return r;
     }
+    *out = w;
+    return 0;
+}
+
+int worker_attach(uv_loop_t *loop, struct launcher *launcher, const char *visible,
+    const struct worker_hooks *hooks, struct worker **out, struct diag *d)
+{
+    struct worker *w = worker_new(loop, hooks);
+    struct launcher_place place = { w, on_started, on_ended, on_vanished };
+    struct ends ends;
+    int r = w ? open_ends(&ends) : -ENOMEM;
+
+    *out = NULL;
+    if (!w)
+        return r;
+    if (!r)
+        r = listen_to(w, &ends);
+    if (r) {
+        diag_set(d, NULL, "an attached worker cannot be started: %s", uv_strerror(r));
+    } else {
+        const int fds[LAUNCHER_FDS] = { ends.socket[1], ends.output[1], ends.live[0] };
+
+        r = launcher_start(launcher, fds, visible, &place) ? WORKER_E_GONE : 0;
+    }
+    close_ends(&ends);
+    if (r) {
+        drop(w);
+        return r;
+    }
+    w->launcher = launcher;
+    w->attached_pid = launcher_pid(launcher);
     *out = w;
     return 0;
 }

@@ -252,6 +252,43 @@ static void texts_are_checked(void **state)
         "is missing, e.g. backend = onednn");
 }
 
+static void a_worker_is_started_or_attached(void **state)
+{
+    static const char attached[] = "[worker x]\nattach = yes\nbackend = flashinfer\ndevice = 0\n";
+    static const char started[] = "[worker x]\nbackend = onednn\ndevice = cpu\n";
+    static const char *const ours[] = { "command = /bin/true", "library = /lib/x.so", "env = A=1",
+        "nice = 3", "rlimit_as = 1GiB", "threads = 2", "cpus = 0" };
+    char text[256], field[64];
+    struct config c;
+
+    (void)state;
+    good(&c, attached);
+    assert_true(c.worker[0].attach);
+    assert_int_equal(c.worker[0].command.n, 0);
+    assert_string_equal(c.worker[0].user, "");
+    config_fini(&c);
+    snprintf(text, sizeof text, "%suser = 1000\n", attached);
+    good(&c, text);
+    assert_string_equal(c.worker[0].user, "1000");
+    config_fini(&c);
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
+        snprintf(text, sizeof text, "%s%s\n", attached, ours[i]);
+        snprintf(field, sizeof field, "worker x.%.*s", (int)strcspn(ours[i], " "), ours[i]);
+        bad(text, 5, 1, field,
+            "is decided where the worker is started, and attach = yes: not here");
+    }
+    bad(started, 1, 1, "worker x.command",
+        "is missing, e.g. command = /usr/libexec/tacticd/tactic-onednn; or attach = yes, for a "
+        "worker in a container");
+    bad("[worker x]\nattach = maybe\n", 2, 10, "worker x.attach", "\"maybe\" is none of yes, no");
+    bad(WORKER "user = root\n", 5, 1, "worker cpu0.user",
+        "is of attached workers only, and attach is no");
+    snprintf(text, sizeof text, "%suser = a b\n", attached);
+    bad(text, 5, 9, "worker x.user", "\"a b\" is not a user's name or number");
+    snprintf(text, sizeof text, "%suser = 12x\n", attached);
+    bad(text, 5, 10, "worker x.user", "\"12x\" is not a user's name or number");
+}
+
 static void indented_lines_belong_to_a_list(void **state)
 {
     static const char sentence[] =
@@ -454,6 +491,7 @@ int main(void)
         cmocka_unit_test(comment_may_follow_a_header),
         cmocka_unit_test(values_out_of_bounds_are_refused),
         cmocka_unit_test(texts_are_checked),
+        cmocka_unit_test(a_worker_is_started_or_attached),
         cmocka_unit_test(indented_lines_belong_to_a_list),
         cmocka_unit_test(lines_and_bytes_are_bounded),
         cmocka_unit_test(workers_are_bounded),

@@ -10,6 +10,12 @@
 
 // One of each, as it stands on the wire.
 static const char *const lines[] = {
+    "{\"say\":\"attach\",\"version\":1,\"section\":\"fi0\"}\n",
+    "{\"say\":\"attached\",\"daemon\":\"0.1.0\"}\n",
+    "{\"say\":\"unattached\",\"reason\":\"taken\",\"detail\":\"by pid 7\"}\n",
+    "{\"say\":\"start\",\"visible\":\"GPU-1\"}\n",
+    "{\"say\":\"started\",\"pid\":12}\n",
+    "{\"say\":\"ended\",\"signal\":11}\n",
     "{\"say\":\"hello\",\"version\":1,\"worker\":\"onednn 0.1\",\"backend\":\"onednn\",\"pid\":7,"
     "\"fingerprint\":{\"device\":\"cpu:x\",\"onednn\":\"2.6.3\"},\"ops\":[\"matmul\"]}\n",
     "{\"say\":\"open\",\"problem\":\"matmul,...\",\"seed\":9007199254740991,\"memory_cap_bytes\":"

@@ -90,7 +90,7 @@ static void start(struct world *w, const char *script)
 {
     const char *argv[] = { getenv("TACTIC_LAUNCH"), "--", "/bin/bash", "-c", script, NULL };
     struct worker_setup setup = { &w->loop, argv, NULL };
-    struct worker_hooks hooks = { w, on_line, on_broken, on_output, on_end };
+    struct worker_hooks hooks = { w, on_line, on_broken, on_output, on_end, NULL };
     struct diag d = { 0 };
 
     assert_non_null(argv[0]);
@@ -407,7 +407,7 @@ static void test_cannot_start(void **state)
     const char *argv[] = { "/nonexistent/launcher", NULL };
     struct world w = { 0 };
     struct worker_setup setup = { &w.loop, argv, NULL };
-    struct worker_hooks hooks = { &w, on_line, on_broken, on_output, on_end };
+    struct worker_hooks hooks = { &w, on_line, on_broken, on_output, on_end, NULL };
     struct diag d = { 0 };
 
     (void)state;

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python3 -m tacticd.worker [--hello]: see tacticd.worker.frame.main."""
+"""python3 -m tacticd.worker [--hello]: see tacticd.worker.frame.main; --attach DIR ...: tacticd.worker.attach.main."""
 import sys
 
 import tacticd
 from tacticd import flashinfer
-from tacticd.worker import device, facts, families, frame
+from tacticd.worker import attach, device, facts, families, frame
 
 
 def backend():
@@ -20,4 +20,6 @@ def backend():
 
 
 if __name__ == "__main__":
+    if any(word == "--attach" or word.startswith("--attach=") for word in sys.argv[1:]):
+        sys.exit(attach.main(sys.argv[1:]))
     sys.exit(frame.main(backend, sys.argv[1:]))

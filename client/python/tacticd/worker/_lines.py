@@ -4,6 +4,12 @@
 
 # Whoever says them.
 LINES = (
+    "attach",
+    "attached",
+    "unattached",
+    "start",
+    "started",
+    "ended",
     "hello",
     "open",
     "opened",
@@ -29,6 +35,27 @@ LINES = (
 
 # Of those lines, and what is inside them: fields as (name, type, required, item).
 RECORDS = {
+    "attach": (
+        ("version", "integer", True, None),
+        ("section", "string", True, None),
+    ),
+    "attached": (
+        ("daemon", "string", True, None),
+    ),
+    "unattached": (
+        ("reason", "string", True, None),
+        ("detail", "string", True, None),
+    ),
+    "start": (
+        ("visible", "string", False, None),
+    ),
+    "started": (
+        ("pid", "integer", True, None),
+    ),
+    "ended": (
+        ("status", "integer", False, None),
+        ("signal", "integer", False, None),
+    ),
     "hello": (
         ("version", "integer", True, None),
         ("worker", "string", True, None),
