@@ -313,8 +313,10 @@ def main(argv):
     asked to end, 64 usage, 69 no daemon within --wait, 71 system error, 75 another has the section's place within --wait,
     76 the daemon was not understood, 77 not allowed, 78 no such section."""
     parser = argparse.ArgumentParser(prog="python3 -m tacticd.worker", exit_on_error=False, description=__doc__.split(".")[0])
-    parser.add_argument("--attach", metavar="DIR", required=True, help="directory of the daemon's socket, e.g. /run/tacticd/worker")
-    parser.add_argument("--section", metavar="NAME", required=True, help="worker section of tacticd.conf that says attach = yes")
+    parser.add_argument("--attach", metavar="DIR", required=True,
+                        help="directory of the daemon's socket, e.g. /run/tacticd/worker")
+    parser.add_argument("--section", metavar="NAME", required=True,
+                        help="worker section of tacticd.conf that says attach = yes")
     parser.add_argument("--wait", metavar="SECONDS", type=float, default=60.0,
                         help="how long it may be without a daemon or the section's place; default 60; inf = for ever")
     parser.add_argument("command", nargs="*", metavar="COMMAND",
