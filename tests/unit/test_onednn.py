@@ -54,7 +54,7 @@ class Worker:
         self.sock.sendall(json.dumps({"say": say, **fields}).encode() + b"\n")
         return self.hear(*want)
 
-    def open(self, problem, cap=1024 * MIB, seed=1):
+    def open(self, problem, cap=4096 * MIB, seed=1):  # CPUs with a cache of 480 MiB need more than one GiB
         return self.ask("open", "opened", "refused", problem=problem, seed=seed, memory_cap_bytes=cap)
 
     def __enter__(self):
