@@ -88,8 +88,9 @@ int ctl_away(struct ctl *c, int result);
 int ctl_refused(struct ctl *c, const struct told *told);
 
 // Chooses the environment that the following questions carry: --as, else the only section that runs
-// the key's backend (`key` NULL: the only section), else this process's own. Several sections are
-// an error unless `may_be_any`: then the questions carry none. False: printed.
+// the key's backend (`key` NULL: the only section; several of one environment count as one), else
+// this process's own. Several sections are an error unless `may_be_any`: then the questions carry
+// none. False: printed.
 bool ctl_environment(struct ctl *c, const char *key, bool may_be_any, int *code);
 // The JSON object of --metadata, without blanks. False: printed.
 bool ctl_metadata(const struct ctl *c, struct buf *out);

@@ -122,24 +122,36 @@ static bool ask_as_metadata(struct ctl *c, int *code)
     return ok;
 }
 
-// The section to ask as: the one that runs `backend` (NULL = any). Several: their names in
-// `names`.
+static bool is_alike(const struct rec_worker_row *a, const struct rec_worker_row *b)
+{
+    return a->digest && b->digest && !strcmp(a->digest, b->digest);
+}
+
+// The section to ask as: the one that runs `backend` (NULL = any), or the first of several in one
+// environment, as those of a node's GPUs are; those that failed are left out if there are others.
+// Several that are not alike: NULL, their names in `names`.
 static const char *only_section(
     const struct rec_tell_status *status, const char *backend, struct buf *names)
 {
-    const char *found = NULL;
-    size_t n = 0;
+    const struct rec_worker_row *found = NULL, *failed = NULL;
+    bool is_one = true;
 
     for (size_t i = 0; i < status->workers.n; i++) {
         const struct rec_worker_row *w = &status->workers.items[i];
 
         if (backend && strcmp(w->backend, backend) != 0)
             continue;
-        buf_printf(names, "%s%s", n ? ", " : "", w->section);
-        found = w->section;
-        n++;
+        buf_printf(names, "%s%s", names->len ? ", " : "", w->section);
+        if (!strcmp(w->state, "failed")) {
+            is_one = is_one && (found || !failed);
+            failed = failed ? failed : w;
+            continue;
+        }
+        is_one = found ? is_one && is_alike(found, w) : true;
+        found = found ? found : w;
     }
-    return n == 1 ? found : NULL;
+    found = found ? found : failed;
+    return found && is_one ? found->section : NULL;
 }
 
 // What would stay: a pin for this machine's CPU, or a job's snapshot, is hardly what is meant.

@@ -103,14 +103,26 @@ static bool take_count(const char *text, uint64_t *out)
     return text[0] >= '0' && text[0] <= '9' && !*end && !errno && *out <= RECORD_MAX_INTEGER;
 }
 
-// Seconds with an optional fraction, as milliseconds; up to 30 days.
+// Seconds with an optional fraction, or with a unit as systemd writes it; as milliseconds, up to 30
+// days.
 static bool take_time(const char *text, uint64_t *out_ms)
 {
+    static const struct {
+        const char *name;
+        double seconds;
+    } units[] = { { "", 1 }, { "s", 1 }, { "ms", 1e-3 }, { "min", 60 }, { "h", 3600 } };
     char *end;
     double seconds = strtod(text, &end);
+    size_t i = 0;
 
+    while (i < sizeof units / sizeof units[0] && strcmp(end, units[i].name) != 0)
+        i++;
+    if (i == sizeof units / sizeof units[0] ||
+        !((text[0] >= '0' && text[0] <= '9') || text[0] == '.'))
+        return false;
+    seconds *= units[i].seconds;
     *out_ms = seconds >= 0 && seconds <= 2592000 ? (uint64_t)(seconds * 1000 + 0.5) : 0;
-    return ((text[0] >= '0' && text[0] <= '9') || text[0] == '.') && !*end && seconds <= 2592000;
+    return seconds >= 0 && seconds <= 2592000;
 }
 
 static bool take_value(struct ctl *c, const struct option *o, const char *text)
