@@ -229,7 +229,10 @@ static void put_lines(struct buf *out)
         "One JSON object a line on the worker's socketpair; the field `say` names the line and "
         "stands first. The daemon asks, the worker answers each request exactly once; one problem "
         "is open at a time. A sweep's journal is the same lines, between `journal_begin` and "
-        "`journal_end`. The lines `gpu_*` are those of gpuwatch, on a socketpair of its own.\n\n");
+        "`journal_end`. `attach` to `ended` are between the daemon and a launcher in an engine's "
+        "image, on the socket `worker/sock` of the runtime directory: `attach`, answered by "
+        "`attached` or `unattached`, then for each worker `start`, `started`, `ended`. The lines "
+        "`gpu_*` are those of gpuwatch, on a socketpair of its own.\n\n");
     for (int i = 0; i < LINE_COUNT; i++) {
         const struct record_type *type = line_type((enum line)i);
 

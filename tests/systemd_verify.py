@@ -94,6 +94,10 @@ def check_user(tmp):
     if status or "tacticd:" not in (tmp / "etc/passwd").read_text():
         raise Failed(f"systemd-sysusers exits {status}: {output}")
     uid = int(re.search(r"^tacticd:x:(\d+)", (tmp / "etc/passwd").read_text(), re.M).group(1))
+    group = value((FILES / "tacticd.conf").read_text(), "worker_group")
+    members = re.search(rf"^{group}:x:\d+:(.*)$", (tmp / "etc/group").read_text(), re.M)
+    if not members or "tacticd" not in members.group(1).split(","):
+        raise Failed(f"the daemon's user is not made a member of {group}, so it cannot give it a socket")
     rules = str(FILES / "tacticd.tmpfiles")
     status, output = run("systemd-tmpfiles", f"--root={tmp}", "--create", rules)
     made = (tmp / "run/tacticd").stat()

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 
+import gpus
 from faults import journal, raced_in
 from harness import Daemon, Skip, expect, key, run, slack
 
@@ -252,10 +253,11 @@ def test_launcher_hangs(build):
         worker = image.wait_worker()
         d.wait_for(lambda: any(r["phase"] == "checking" for r in d.status()["sweeps"]), 10, "a check")
         os.kill(image.process.pid, signal.SIGSTOP)
+        # An ended process that nobody waits for has no command line any more.
+        d.wait_for(lambda: not pathlib.Path(f"/proc/{worker}/cmdline").read_bytes(), 30, "the worker's end")
+        expect(image.process.poll() is None, "the launcher ended first: what killed the worker?")
         expect(image.ended(30) == -signal.SIGKILL, "not killed")
-        expect(parents().get(worker) is None or not pathlib.Path(f"/proc/{worker}/exe").exists(), "its worker lives")
         wait_state(d, "waiting")
-        image.process.returncode = 0
 
 
 def test_gives_back_at_once(build):
@@ -290,6 +292,40 @@ def test_restart(build):
         expect_winner_of(d, raced=4)  # the others are half as slow again
         expect(len(d.journals()) == 1, "it was begun anew", d.journals().keys())
         expect(image.log().count("this image holds") == 2, "not twice", image.log())
+
+
+def test_gpu(build):
+    """It gets the GPU that its section means, is known there as ours, and gives it back to others; and nobody watches GPUs
+    while nobody is attached."""
+    d = Daemon(build, sweep={"when": "idle"}, options={"worker_group": "root"},
+               workers={"fi": {"attach": "yes", "backend": "onednn", "device": "0"}})
+    scene = gpus.Scene(d, build, gpus.PLAIN)
+    try:
+        with d, Image(d, "times=10000,8000,8200,8200,15000,9500", "jitter=0.05", "sleep=1") as image:
+            wait_state(d, "ready")
+            gpus.begin(d, "fi")
+            told = d.wait_for(lambda: (r := gpus.row(d)).get("users") and r, 5, "its users")
+            expect(told["state"] == "sweeping" and [(u["pid"], u["whose"]) for u in told["users"]] ==
+                   [(image.worker(), "ours")], "it is not known", told, image.worker())
+            expect(gpus.variable(image.worker(), "CUDA_VISIBLE_DEVICES") == gpus.ONE, "another GPU")
+            begun = time.monotonic()
+            scene.on(gpus.ONE, f"process {scene.stranger()} 1024")
+            while image.worker():
+                expect(time.monotonic() - begun < 5, "the worker is still there", d.log()[-2000:])
+            print(f"a stranger is listed, the worker is gone: {1000 * (time.monotonic() - begun):.0f} ms", flush=True)
+            expect(time.monotonic() - begun < 0.6 * slack(build), "too late")
+            gpus.wait_state(d, "in use")
+            expect(row(d)["state"] != "waiting" and image.process.poll() is None, "the launcher left", row(d))
+            scene.show(gpus.PLAIN)
+            gpus.begin(d, "fi")
+            d.wait_for(image.worker, 20, "it to go on")
+            expect(gpus.gpuwatch(d), "nobody watches")
+            image.kill_all()
+            wait_state(d, "waiting")
+            d.wait_for(lambda: [r["phase"] for r in d.status()["sweeps"]] == ["queued"], 5, "the sweep to be in the queue")
+            d.wait_for(lambda: not gpus.gpuwatch(d), 15, "gpuwatch to rest")
+    finally:
+        scene.end()
 
 
 def talk(d, data, seconds=10):
@@ -439,5 +475,5 @@ def test_nothing_is_left(build):
 
 if __name__ == "__main__":
     run((test_attach_and_sweep, test_crash_and_hang, test_vanish, test_launcher_alone_dies, test_worker_alone_is_killed,
-         test_launcher_hangs, test_gives_back_at_once, test_restart, test_refusals, test_users, test_namespace, test_groups,
+         test_launcher_hangs, test_gives_back_at_once, test_restart, test_gpu, test_refusals, test_users, test_namespace, test_groups,
          test_socket_comes_back, test_nothing_is_left))
