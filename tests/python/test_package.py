@@ -96,7 +96,7 @@ class Package(unittest.TestCase):
     def test_examples_of_the_manual(self):
         """They are Python, and what they name of this package exists."""
         blocks = re.findall(r"^```python\n(.*?)^```", (common.ROOT / "docs/python.md").read_text(), re.M | re.S)
-        self.assertEqual(len(blocks), 5)
+        self.assertEqual(len(blocks), 6)
         for block in blocks:
             for node in ast.walk(ast.parse(block)):
                 name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
