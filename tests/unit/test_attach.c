@@ -264,7 +264,7 @@ static void test_in_pieces(void **state)
     fd = come(&w);
     for (size_t i = 0; i < strlen(HELLO); i++) {
         assert_int_equal(w.asks, 0);
-        assert_int_equal(send(fd, HELLO + i, 1, 0), 1);
+        assert_int_equal(send(fd, &HELLO[i], 1, 0), 1);
         uv_run(&w.loop, UV_RUN_NOWAIT);
     }
     run_until(&w, &w.attached, 1, 2000);
