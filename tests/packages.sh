@@ -3,4 +3,4 @@
 build_packages=(gcc libc6-dev meson ninja-build pkg-config python3 libuv1-dev libzmq3-dev libcjson-dev
     libsodium-dev libinih-dev libdnnl-dev)
 test_packages=(clang clang-format valgrind libcmocka-dev libasan8 libubsan1 libclang-rt-14-dev redis-server systemd
-    procps locales python3-pip python3-setuptools python3-venv python3-wheel)
+    procps locales python3-yaml python3-pip python3-setuptools python3-venv python3-wheel)

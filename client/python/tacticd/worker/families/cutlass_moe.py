@@ -144,7 +144,8 @@ class Problem(launches.Launches):
 
     def _candidate(self, number):
         name = "native" if number == tuner.NATIVE else f"{self.key['stage']} {number}"
-        return frame.Candidate(number, name, self.key["stage"], self.workspace_bytes)
+        return frame.Candidate(number, name, self.key["stage"], self.workspace_bytes,
+                               prewarm={"modules": [self.module], "workspace_bytes": self.workspace_bytes})
 
     def launch(self, i):
         number = self.candidates[i].tactic

@@ -185,8 +185,9 @@ class Problem(launches.Launches):
         most = frame.MAX_CANDIDATES - 1
         if len(found) > most:
             launches.say(f"trtllm_fp4_moe: of {len(found)} tactics {most} are swept, those for the nearest token counts")
-        return [frame.Candidate(tuner.NATIVE, "native", "native"),
-                *(frame.Candidate([tile, number], f"tile {tile}, number {number}", f"tile {tile}")
+        prewarm = {"modules": [self.module]}
+        return [frame.Candidate(tuner.NATIVE, "native", "native", prewarm=prewarm),
+                *(frame.Candidate([tile, number], f"tile {tile}, number {number}", f"tile {tile}", prewarm=prewarm)
                   for tile, number in list(found)[:most])]
 
     def launch(self, i):
