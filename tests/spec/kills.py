@@ -323,10 +323,11 @@ def test_an_unfinished_sweep_of_another_environment_starts_over(build):
         swept = d.journals()[answer["sweep"]]
         expect(all(line["fingerprint"]["onednn"] == "2.0" for line in swept if "fingerprint" in line), "mixed", swept[0])
         expect(rounds_of(swept) == list(range(len(rounds_of(swept)))), "rounds of two environments", rounds_of(swept))
-        # Back in the old one nothing is answered that was not swept there, and nothing is left over.
+        # Back in the old one nothing is answered that was not swept there, which begins by itself, and nothing is left.
         d.fake(*CLEAR, "fact.onednn=1.0").restart()
         d.wait_ready()
-        expect(d.lookup(key(64))["kind"] == "miss", "an answer of the other version", d.lookup(key(64)))
+        answer = d.lookup(key(64))
+        expect(answer["kind"] == "miss" or "onednn=1.0" in answer["file"], "an answer of the other version", answer)
         expect("onednn=1.0" in d.wait_answer(key(64))["file"], "not swept again", d.lookup(key(64)))
         d.wait_for(lambda: d.status()["queued"] == 0, 10, "the sweep's end")
         expect(check_journals(d, 2) == 0, "resumed all the same", d.journals().keys())
