@@ -5,6 +5,7 @@ the commands are ones that this build's tunectl and worker take.
 
 Exit status 77: PyYAML or systemd is not here.
 """
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,8 @@ from harness import SKIPPED, Skip, expect, run
 DEBIAN = "/usr/bin/python3"  # has PyYAML by Debian's package
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "docs/examples"
+RECIPES = ROOT / "tables/recipes"
+BACKENDS = {"gpu0-cublaslt": "cublaslt", "fi0": "flashinfer"}  # of the sections that the examples name
 NO_DAEMON, UNAVAILABLE = 3, 69
 
 try:
@@ -43,6 +46,13 @@ class Commands:
     def prepare(self, text):
         """The words of a tunectl in a text: asked where no daemon is, for what is not understood is told before."""
         words = re.search(r"tunectl ([^|\n\"]*)", text).group(1).split()
+        # A section's environment answers for one backend: is the recipe for it?
+        section, recipe = words[words.index("--as") + 1], json.loads((RECIPES / f"{words[1]}.json").read_text())
+        layout = words[words.index("--layout") + 1]
+        chosen = [row for row in recipe["layouts"] if row["layout"] == layout]
+        expect(chosen, f"{words[1]} has no layout {layout}")
+        backends = {re.search("backend=([a-z]+)", problem["key"]).group(1) for problem in chosen[0]["problems"]}
+        expect(backends == {BACKENDS[section]}, f"{section} is asked to sweep {backends}")
         done = self.status(str(self.tunectl), *words[:-1], "0", "--timeout", "0.2")
         expect(words[-2] == "--wait" and done.returncode == NO_DAEMON, f"tunectl {words}: {done}")
 
