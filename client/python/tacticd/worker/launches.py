@@ -52,6 +52,15 @@ def names_of(device):
     return device.names
 
 
+def expect_memory(device, size_bytes, cap_bytes):
+    """Raises frame.Memory if a problem needs more than the cap leaves beside what the worker holds for good, or than is
+    free. Then nothing takes more than the cap."""
+    needs, free = size_bytes + timing.timer_of(device).bytes, device.free_bytes()
+    if needs > min(cap_bytes, free):
+        raise frame.Memory(f"it needs {needs >> 20} MiB; the cap is {cap_bytes >> 20} MiB, and {free >> 20} MiB are free")
+    device.cap(cap_bytes)
+
+
 class Launches(frame.Problem):
     """See above. Memory of what it made counts until close()."""
 

@@ -9,7 +9,7 @@ trtllm-gen's kernels have it.
 import functools
 import math
 
-from tacticd.worker import calls, frame, judge, routing
+from tacticd.worker import calls, frame, inputs, judge, launches, routing
 
 # Deviation of a rounding's error in parts of the most it can be, and the deviations that the worst of millions reaches.
 DEVIATION = 0.41
@@ -33,13 +33,19 @@ def expect_module(device, maker):
         return module.name
 
 
-def expect_memory(device, needs, held, cap_bytes):
-    """Raises frame.Memory if a problem needs more than the cap leaves beside what the worker holds for good, or than is
-    free. Then nothing takes more than the cap."""
-    free = device.free_bytes()
-    if needs + held > cap_bytes or needs > free:
-        raise frame.Memory(f"it needs {needs + held >> 20} MiB; the cap is {cap_bytes >> 20} MiB, and {free >> 20} MiB are free")
-    device.cap(cap_bytes)
+class Problem(launches.Launches):
+    """A mixture of experts that is open. A family says how to make its inputs (_make(seeds)), and then which candidates
+    there are (_list()) and what is right (_judge())."""
+
+    def __init__(self, device, key, seed, memory_cap_bytes, maker, size_bytes):
+        """maker: the call that names the compiled module; size_bytes: what the problem takes of the device's memory."""
+        super().__init__(device)
+        self.key, self.module = key, expect_module(device, maker)
+        launches.expect_memory(device, size_bytes, memory_cap_bytes)
+        with device.guard(frame.Unsupported):
+            self._make(inputs.Seeds(seed))
+            self.candidates = self._list()
+            self.judge = self._judge()
 
 
 class Routed:

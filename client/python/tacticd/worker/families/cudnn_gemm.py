@@ -210,9 +210,5 @@ def open(device, key, seed, memory_cap_bytes, next):
     _check(device, key)
     device.forget()  # of a problem that did not open
     with device.guard(frame.Unsupported):
-        need = need_bytes(key) + launches.timing.timer_of(device).bytes
-        if need > min(memory_cap_bytes, device.free_bytes()):
-            raise frame.Memory(f"it needs {need >> 20} MiB; the cap is {memory_cap_bytes >> 20} MiB, and "
-                               f"{device.free_bytes() >> 20} MiB are free")
-        device.cap(memory_cap_bytes)
+        launches.expect_memory(device, need_bytes(key), memory_cap_bytes)
         return Problem(device, key, seed)

@@ -62,15 +62,9 @@ def bytes_of(key):
     return weights + layer + blocks
 
 
-class Problem(launches.Launches):
+class Problem(moe.Problem):
     def __init__(self, device, key, seed, memory_cap_bytes):
-        super().__init__(device)
-        self.key, self.module = key, moe.expect_module(device, MAKERS[device.capability])
-        moe.expect_memory(device, bytes_of(key), self.timer.bytes, memory_cap_bytes)
-        with device.guard(frame.Unsupported):
-            self._make(inputs.Seeds(seed))
-            self.candidates = self._list()
-            self.judge = self._judge()
+        super().__init__(device, key, seed, memory_cap_bytes, MAKERS[device.capability], bytes_of(key))
 
     # --- inputs ---
 

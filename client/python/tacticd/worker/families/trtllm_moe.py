@@ -100,16 +100,10 @@ def weights_of(torch, packed, scales):
     return scaled(torch, table[codes.long()], scales)
 
 
-class Problem(launches.Launches):
+class Problem(moe.Problem):
     def __init__(self, device, key, seed, memory_cap_bytes):
-        super().__init__(device)
-        self.key, self.module = key, moe.expect_module(device, "trtllm_moe_module")
-        moe.expect_memory(device, bytes_of(key), self.timer.bytes, memory_cap_bytes)
         self.tuner = tuner.Tuner(OPERATION, RUNNER)
-        with device.guard(frame.Unsupported):
-            self._make(inputs.Seeds(seed))
-            self.candidates = self._list()
-            self.judge = self._judge()
+        super().__init__(device, key, seed, memory_cap_bytes, "trtllm_moe_module", bytes_of(key))
 
     # --- inputs ---
 
