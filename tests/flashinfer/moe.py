@@ -273,8 +273,11 @@ def back(scales):
 class GenModule:
     """fused_moe_trtllm_sm100."""
 
+    made = []  # none ends before the process: FlashInfer keeps lists of tactics by a module's id()
+
     def __init__(self):
         self.listed, self.runs, self.left = [], [], None
+        self.made.append(self)
 
     def __getattr__(self, name):
         """FlashInfer takes all functions of a module; the worker calls none but those here."""
