@@ -43,11 +43,17 @@ static int refused(int r, const struct diag *d)
 
 // --- which recipe and layout ---
 
-// Reads a recipe by its file, or by its model from the folders that the daemon reads.
-static int read_recipe(const char *name, struct recipe **out, struct diag *d)
+static const char *site_recipes(void)
 {
     const char *folder = getenv("TACTICD_RECIPES");
-    const char *folders[] = { folder ? folder : SITE_RECIPES, TACTICD_PACKAGED_DIR "/recipes" };
+
+    return folder ? folder : SITE_RECIPES;
+}
+
+// Reads a recipe by its file, or by its model from the site's and the packaged recipes.
+static int read_recipe(const char *name, struct recipe **out, struct diag *d)
+{
+    const char *folders[] = { site_recipes(), TACTICD_PACKAGED_DIR "/recipes" };
     char path[1024], *text;
     size_t len;
     int r = -ENOENT;
@@ -111,6 +117,11 @@ static bool choose(const struct ctl *c, const struct source *s, struct choice *o
     r = read_recipe(recipe, &out->recipe, &d);
     if (r == -ENOENT && !c->o.opt_recipe)
         return true; // the name's model is no recipe here
+    if (r == -ENOENT && !strchr(recipe, '/')) {
+        print_error("recipe %s: it stands neither in %s nor in %s", recipe, site_recipes(),
+            TACTICD_PACKAGED_DIR "/recipes");
+        return false;
+    }
     if (r) {
         print_error("recipe %s: %s", recipe, r > 0 ? d.sentence : strerror(-r));
         return false;
@@ -135,8 +146,7 @@ static void ask_layout(const struct source *s, const struct choice *choice, cons
         list_layouts(choice->recipe);
     else if (s->model[0])
         print_error("its name says model %s: no recipe of that name stands in %s or in %s",
-            s->model, getenv("TACTICD_RECIPES") ? getenv("TACTICD_RECIPES") : SITE_RECIPES,
-            TACTICD_PACKAGED_DIR "/recipes");
+            s->model, site_recipes(), TACTICD_PACKAGED_DIR "/recipes");
     else
         print_error("try: tunectl import --recipe NAME --layout LAYOUT %s", s->path);
 }

@@ -361,7 +361,7 @@ def main(find, argv):
     71 system error, 76 the daemon broke the protocol."""
     if argv not in ([], ["--hello"]):
         print("usage: python3 -m tacticd.worker [--hello]\n"
-              f"Started by tacticd, which talks to it on file descriptor {FD}.", file=sys.stderr)
+              f"Started by tacticd, which talks to it on file descriptor {FD}. In a container: --attach --help.", file=sys.stderr)
         return USAGE
     sock = None if argv else take_socket()
     if not argv and sock is None:
