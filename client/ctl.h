@@ -6,11 +6,12 @@
 #include "client/asker.h"
 #include "proto/key.h"
 
-#define CTL_MAX_ARGS   4096
-#define CTL_MAX_LIST   16 // times a LIST option may stand
-#define CTL_TIMEOUT_MS 5000
-#define CTL_SOCKET     "/run/tacticd/lookup.sock"
-#define CTL_CONTROL    "/run/tacticd/control/sock"
+#define CTL_MAX_ARGS           4096
+#define CTL_MAX_LIST           16 // times a LIST option may stand
+#define CTL_TIMEOUT_MS         5000
+#define CTL_SECTIONS_MAX_BYTES 256 // of --as, with its NUL
+#define CTL_SOCKET             "/run/tacticd/lookup.sock"
+#define CTL_CONTROL            "/run/tacticd/control/sock"
 
 enum ctl_exit {
 #define EXIT(number, name, text) CTL_##name = (number),
@@ -88,10 +89,12 @@ int ctl_away(struct ctl *c, int result);
 int ctl_refused(struct ctl *c, const struct told *told);
 
 // Chooses the environment that the following questions carry: --as, else the only section that runs
-// the key's backend (`key` NULL: the only section; several of one environment count as one), else
-// this process's own. Several sections are an error unless `may_be_any`: then the questions carry
-// none. False: printed.
+// the key's backend (several of one environment count as one), else this process's own. `key` NULL:
+// one section of each backend, all together. Several sections are an error unless `may_be_any`:
+// then the questions carry none. False: printed.
 bool ctl_environment(struct ctl *c, const char *key, bool may_be_any, int *code);
+// True if --as names this section, or no one.
+bool ctl_asks_as(const struct ctl *c, const char *section);
 // The JSON object of --metadata, without blanks. False: printed.
 bool ctl_metadata(const struct ctl *c, struct buf *out);
 // Prints which environment was used, in text mode.

@@ -42,18 +42,14 @@ static void note(struct ctl *c, const char *who, const struct rec_fingerprint *f
     buf_fini(&b);
 }
 
-static bool ask_as(struct ctl *c, const char *section, int *code)
+// Says hello as a section; its environment in `out`.
+static bool hello_as(struct ctl *c, const char *section, struct fingerprint *out, int *code)
 {
     const struct rec_tell_hello *tell;
-    char who[ASKER_AS_MAX_BYTES + 32];
     struct told told;
+    bool ok = false;
     int r;
 
-    if (strlen(section) >= ASKER_AS_MAX_BYTES) {
-        print_error("--as: a section's name has at most %d bytes", ASKER_AS_MAX_BYTES - 1);
-        *code = CTL_USAGE;
-        return false;
-    }
     snprintf(c->asker.as, sizeof c->asker.as, "%s", section);
     r = asker_hello(
         &c->asker, conn_now_ms() + (c->o.has_timeout ? c->o.opt_timeout : CTL_TIMEOUT_MS), &told);
@@ -62,14 +58,87 @@ static bool ask_as(struct ctl *c, const char *section, int *code)
         return false;
     }
     tell = told.rec;
-    if (tell) {
-        snprintf(who, sizeof who, "worker section %s", section);
-        note(c, who, tell->fingerprint);
-    } else {
+    if (!tell)
         *code = ctl_refused(c, &told);
-    }
+    else if (!(ok = fingerprint_from(tell->fingerprint, out, NULL) == 0))
+        *code = ctl_away(c, CONN_E_GARBAGE);
     told_fini(&told);
-    return c->environment[0] != '\0';
+    return ok;
+}
+
+// What decides in `from` and is not known in `into`. False: they differ, which is printed.
+static bool unite(struct fingerprint *into, const struct fingerprint *from, const char *sections)
+{
+    for (int i = 0; i < FACT_COUNT; i++) {
+        if (!from->value[i][0] || fact_is_recorded((enum fact)i))
+            continue;
+        if (into->value[i][0] && strcmp(into->value[i], from->value[i]) != 0) {
+            print_error("worker sections %s are not one environment: their %s is %s and %s; name "
+                        "those that one server uses with --as",
+                sections, fact_name((enum fact)i), into->value[i], from->value[i]);
+            return false;
+        }
+        snprintf(into->value[i], sizeof into->value[i], "%s", from->value[i]);
+    }
+    return true;
+}
+
+// The next name of a list with commas; "" at its end. Too long a name: cut off, for the daemon to
+// refuse.
+static const char *next_section(const char *list, char out[ASKER_AS_MAX_BYTES])
+{
+    size_t n = strcspn(list, ",");
+
+    snprintf(out, ASKER_AS_MAX_BYTES, "%.*s", (int)n, list);
+    list += n;
+    return list + strspn(list, ",");
+}
+
+// As one section, or as a server would ask that has loaded the libraries of several.
+static bool ask_as(struct ctl *c, const char *sections, int *code)
+{
+    struct fingerprint all = { 0 }, one;
+    char section[ASKER_AS_MAX_BYTES], who[CTL_SECTIONS_MAX_BYTES + 32];
+    struct rec_fingerprint facts;
+    unsigned n = 0;
+
+    if (strlen(sections) >= CTL_SECTIONS_MAX_BYTES || !*sections || *sections == ',') {
+        print_error("--as: names of worker sections, with commas, at most %d bytes",
+            CTL_SECTIONS_MAX_BYTES - 1);
+        *code = CTL_USAGE;
+        return false;
+    }
+    for (const char *at = sections; *at; n++) {
+        at = next_section(at, section);
+        if (!hello_as(c, section, &one, code))
+            return false;
+        if (!unite(&all, &one, sections)) {
+            *code = CTL_USAGE;
+            return false;
+        }
+    }
+    if (n > 1) {
+        c->asker.own = all;
+        fingerprint_seal(&c->asker.own);
+        c->asker.as[0] = '\0';
+    }
+    fingerprint_to(&all, &facts);
+    snprintf(who, sizeof who, "worker section%s %s", n > 1 ? "s" : "", sections);
+    note(c, who, &facts);
+    return true;
+}
+
+bool ctl_asks_as(const struct ctl *c, const char *section)
+{
+    const char *at = c->o.opt_as;
+    char name[ASKER_AS_MAX_BYTES];
+    bool found = !at;
+
+    while (at && *at && !found) {
+        at = next_section(at, name);
+        found = !strcmp(name, section);
+    }
+    return found;
 }
 
 static void ask_as_ourselves(struct ctl *c, const char *why)
@@ -154,6 +223,24 @@ static const char *only_section(
     return found && is_one ? found->section : NULL;
 }
 
+// The sections to ask as for problems of any backend: one of each backend that has one environment.
+// False: a backend has several.
+static bool one_of_each(const struct rec_tell_status *status, struct buf *sections)
+{
+    for (size_t i = 0; i < status->workers.n; i++) {
+        const struct rec_worker_row *w = &status->workers.items[i];
+        struct buf names = { 0 };
+        const char *section = only_section(status, w->backend, &names);
+
+        buf_fini(&names);
+        if (!section)
+            return false;
+        if (w->digest && !strcmp(w->section, section))
+            buf_printf(sections, "%s%s", sections->len ? "," : "", section);
+    }
+    return sections->len > 0;
+}
+
 // What would stay: a pin for this machine's CPU, or a job's snapshot, is hardly what is meant.
 static bool binds(const struct ctl *c)
 {
@@ -163,12 +250,14 @@ static bool binds(const struct ctl *c)
 static bool choose(struct ctl *c, const struct rec_tell_status *status, const char *backend,
     bool may_be_any, int *code)
 {
-    struct buf names = { 0 };
+    struct buf names = { 0 }, each = { 0 };
     const char *section = only_section(status, backend, &names);
     bool ok = true;
 
     if (section) {
         ok = ask_as(c, section, code);
+    } else if (!backend && !may_be_any && one_of_each(status, &each)) {
+        ok = ask_as(c, each.data, code);
     } else if (names.len && !may_be_any) {
         print_error(
             "worker sections %s run it: say which environment is meant with --as", names.data);
@@ -186,6 +275,7 @@ static bool choose(struct ctl *c, const struct rec_tell_status *status, const ch
             c->environment, sizeof c->environment, "any of the worker sections %s", names.data);
     }
     buf_fini(&names);
+    buf_fini(&each);
     return ok;
 }
 

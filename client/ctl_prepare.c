@@ -194,7 +194,7 @@ static bool may_help(const struct stay *s, const struct rec_worker_row *w)
     const struct rec_tell_want *t = account(s);
 
     if (!s->is_chosen)
-        return !s->c->o.opt_as || !strcmp(w->section, s->c->o.opt_as);
+        return ctl_asks_as(s->c, w->section);
     for (size_t i = 0; t && i < t->left.n; i++)
         if (!strcmp(t->left.items[i].state, "refused") && is_of(w->backend, &t->left.items[i]))
             return true;
@@ -326,7 +326,7 @@ static enum heard choose(struct stay *s, int *code)
     if (s->is_coming && time_left_ms(s))
         return HEARD_NO;
     if (s->is_coming && s->c->o.opt_as) {
-        print_error("worker '%s' is not there yet", s->c->o.opt_as);
+        print_error("not there yet: worker %s", s->c->o.opt_as);
         *code = CTL_NOBODY;
         return HEARD_END;
     }

@@ -245,7 +245,7 @@ class Daemon:
 
     def fake_command(self, *scenario):
         """The scripted worker's command line; words that a configuration cannot hold go to a file."""
-        if any(c in word for word in scenario for c in " \"'#;"):
+        if any(c in word for word in scenario for c in " \"'#;") or sum(map(len, scenario)) > 100:
             path = self.dir / f"scenario-{len(list(self.dir.glob('scenario-*')))}"
             path.write_text("".join(word + "\n" for word in scenario))
             scenario = [f"@{path}"]

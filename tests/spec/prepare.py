@@ -19,6 +19,7 @@ DONE, MISS, AWAY, REFUSED, NOBODY, TIMEUP, STOPPED = 0, 1, 3, 4, 69, 75, 130
 STEADY = ("flush_ms=4",)  # a sweep takes real time, and hardly a CPU's
 HELD = ("flush_ms=200",)  # ... more than any of these tests
 GPUS = [f"gpu{i}" for i in range(4)]
+CARD = ("fact.sm_count=132", "fact.mig_profile=none", "fact.driver=580.1", "fact.ecc=on")  # what a GPU's tactics depend on
 LADDER = {"kind": "list", "values": [1, 2, 4, 8, 16, 32, 64, 128], "round": "ceil", "above": "miss"}
 MODEL = [key(m, 128, 64) for m in LADDER["values"]]
 
@@ -140,6 +141,40 @@ def test_devices_that_differ_do_not_stand_in(build):
         expect(end(process)[0] == DONE and used == {"gpu0", "gpu1"}, "swept elsewhere", used)
         code, told, _ = prepare(d, "--as", "other", "--wait", "0")
         expect(code == TIMEUP and told["covered"] == 0 and told["queued"] == len(MODEL), "another environment's answers", told)
+
+
+def test_a_recipe_of_two_libraries(build):
+    """A server that has loaded both asks for both; tunectl asks as one section of each."""
+    d = node(build, *STEADY, sections=GPUS[:2])
+    d.fake(*CLEAR, *STEADY, *CARD, "fact.onednn=unknown", "fact.cublaslt=130100", "backend=cublaslt", section="lt",
+           device="npu:0", backend="cublaslt")
+    recipe(d, "model", {"name": "down", "key": key("*", 128, 96, backend="cublaslt")})
+    with d:
+        wait_ready(d, ["gpu0", "gpu1", "lt"])
+        code, out, err = run_text(d, "prepare", "model", "--as", "gpu0", "--wait", "60s")
+        expect(code == NOBODY and "8 of 16" in out, f"ended with {code}", out, err)
+        code, out, err = run_text(d, "prepare", "model", "--wait", "60s")
+        expect(code == DONE and "worker sections gpu0,lt: " in out and "cublaslt=130100" in out and "onednn=" in out,
+               f"ended with {code}", out, err)
+        for args in ([], ["--as", "lt,gpu1"], ["--as", "gpu1,lt,gpu0"]):
+            code, told, err = d.tunectl("table", "model", *args)
+            expect(code == 0 and told["covered"] == told["total"] == 16, "the table is not whole", args, told, err)
+        for names, code_, sentence in (("lt,nobody", REFUSED, "worker section 'nobody'"), (",gpu0", 2, "names of worker sections"),
+                                       ("x" * 300, 2, "at most 255 bytes")):
+            code, out, err = run_text(d, "prepare", "model", "--as", names)
+            expect(code == code_ and sentence in out + err, names, code, out, err)
+
+
+def test_libraries_of_two_devices_are_no_environment(build):
+    d = node(build, *HELD, sections=GPUS[:1])
+    d.fake(*CLEAR, *HELD, "fact.device=npu:other", "fact.cublaslt=130100", "backend=cublaslt", section="lt", device="npu:1",
+           backend="cublaslt")
+    with d:
+        wait_ready(d, ["gpu0", "lt"])
+        for args in ([], ["--as", "gpu0,lt"]):
+            code, out, err = run_text(d, "prepare", "model", *args)
+            expect(code == 2 and "worker sections gpu0,lt are not one environment: their device is " in err, code, out, err)
+        expect(not d.status()["sweeps"], "something was queued", d.status())
 
 
 # --- the window ---
@@ -321,6 +356,7 @@ def test_how_much_it_says(build):
 
 if __name__ == "__main__":
     run([test_problems_spread_over_devices_that_are_alike, test_one_flight_whoever_asks, test_devices_that_differ_do_not_stand_in,
+         test_a_recipe_of_two_libraries, test_libraries_of_two_devices_are_no_environment,
          test_a_window_is_kept_for_its_devices, test_a_window_ends_with_its_time, test_unknown_devices_are_refused_by_name,
          test_devices_of_another_environment, test_nobody_can, test_a_worker_that_starts_is_waited_for,
          test_what_fails_is_not_waited_for, test_a_pause_that_outlasts_the_wait, test_a_users_quota, test_an_interrupt,
