@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do sweeps from empty agree? N sweeps of each problem with the oneDNN worker, judged by all their rounds.
 
-usage: agree.py --build DIR [--sweeps 20] [--problems K | --all-problems] [--recipe qwen2.5-0.5b]
+usage: agree.py --build DIR [--sweeps 20] [--seconds N] [--problems K | --all-problems] [--recipe qwen2.5-0.5b]
 
 Each sweep starts with an empty state directory, so nothing is remembered. The judge is the pool of the rounds
 of all N sweeps of a problem, read from their journals: per candidate the median over rounds of its log time
 minus native's in the same round. A pair of sweeps agrees if it chose the same tactic, or tactics that the judge
 puts within 1 %. Noisy and contaminated sweeps are counted apart; a contaminated one is asked again, at most
-twice. Fails below 95 % of pairs, or above 10 % noisy; where others had more than 10 % of the CPUs meanwhile, by the
+twice. With --seconds no more than the least number of sweeps begins after that time: on a CPU whose cache holds hundreds
+of MiB one takes half a minute, for its weights must be cold. Fails below 95 % of pairs, or above 10 % noisy; where others had more than 10 % of the CPUs meanwhile, by the
 kernel's account of them, that is no judgement, and is skipped loudly (status 77).
 """
 import argparse
@@ -21,6 +22,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import harness  # noqa: E402
@@ -31,6 +33,7 @@ MAX_NOISY = 0.10   # share of sweeps that may end noisy
 MIN_SHARE = 0.5  # of a problem's sweeps must have an answer; others' programs may disturb the rest
 MAX_OTHERS = 0.10  # share of the CPUs' time that others may have where it is to be judged
 MAX_SWEEP_S = 300  # no sweep of these problems takes longer, also beside other load
+LEAST_SWEEPS = 6    # of each problem, whatever --seconds says
 AGAIN = 2          # a contaminated sweep is asked again so often
 
 
@@ -138,6 +141,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--sweeps", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--problems", type=int, default=3)
     parser.add_argument("--all-problems", action="store_true")
     parser.add_argument("--recipe", default="qwen2.5-0.5b")
@@ -151,8 +155,12 @@ def main():
     if not (pathlib.Path(args.build) / "daemon/workers/tactic-onednn").exists():
         print("skipped: this build has no oneDNN worker")
         return 77
-    others = Others()
+    others, begun = Others(), time.monotonic()
     for i in range(args.sweeps):
+        if i >= LEAST_SWEEPS and time.monotonic() - begun > args.seconds:
+            print(f"the time is over after {i} of {args.sweeps} sweeps of each problem")
+            args.sweeps = i
+            break
         sweep_once(args.build, keys, chosen, noisy, contaminated, pool, kernels)
         print(f"sweep {i + 1}/{args.sweeps} done", file=sys.stderr, flush=True)
 
