@@ -26,7 +26,8 @@
     FATE(WRONG, "wrong output")       /* denied */                                                 \
     FATE(KILLER, "killed its worker") /* denied */                                                 \
     FATE(HUNG, "hung")                /* denied */                                                 \
-    FATE(SKIPPED, "known before")     /* denied or slow by an earlier sweep */
+    FATE(SKIPPED, "known before")     /* denied or slow by an earlier sweep */                     \
+    FATE(RISKY, "risky")              /* not looked at: its family killed workers */
 
 enum space_fate {
 #define FATE(name, word) SPACE_##name,

@@ -29,6 +29,7 @@
 #define SWEEP_ACCUSE_FACTOR   10      // x that time before who worked at its look is said to hang
 #define SWEEP_LEAST_US        0.01    // no launch is shorter: such a time is a lie
 #define SWEEP_MAX_DEATHS      64      // candidates that killed their worker or hung
+#define SWEEP_MAX_OF_FAMILY   3       // of these in one family before the rest of it is left alone
 #define SWEEP_MAX_LOSSES      3       // deaths that no candidate is to blame for
 #define SWEEP_MAX_PUBLISHES   3       // tries to save the entry
 #define SWEEP_PUBLISH_WAIT_MS 2000    // between them

@@ -5,6 +5,8 @@
 #include <assert.h>
 #include <signal.h>
 
+#include <string.h>
+
 #include "daemon/sweep_act.h"
 
 // --- what changes nothing, or must not be ---
@@ -110,10 +112,30 @@ void sweep_act_lose_opening(struct sweep *s, const struct sweep_event *e)
         sweep_restart(s);
 }
 
+// A setting that kills is seldom alone: an engine of cuDNN's hung at each of 17 numbers of slices,
+// which costs a deadline and a worker each. What was looked at stays.
+static void leave_family(struct sweep *s, const char *family)
+{
+    unsigned killers = 0;
+
+    for (unsigned i = 0; i < s->space.n; i++) {
+        const struct space_candidate *c = &s->space.candidates[i];
+
+        killers += (c->fate == SPACE_KILLER || c->fate == SPACE_HUNG) && !strcmp(c->family, family);
+    }
+    if (killers < SWEEP_MAX_OF_FAMILY)
+        return;
+    for (unsigned i = 1; i < s->space.n; i++)
+        if (s->space.candidates[i].fate == SPACE_FRESH &&
+            !strcmp(s->space.candidates[i].family, family))
+            sweep_withdraw(s, i, SPACE_RISKY);
+}
+
 // The candidate in hand is out; the next one's turn.
 static void accuse(struct sweep *s, enum space_fate fate)
 {
     sweep_withdraw(s, (unsigned)s->hand, fate);
+    leave_family(s, s->space.candidates[s->hand].family);
     s->deaths++;
     if (s->is_probing)
         s->has_killer = true;

@@ -388,12 +388,27 @@ static uint32_t read_knobs(const struct lister *w, int64_t index, struct knob_in
     return found;
 }
 
-// Values worth asking for: all of a small range; of a large one, such as a number of splits, the
-// first, then steps that double, and the last.
+// Slices of the sum: powers of two. Any other number is accepted, and hangs or faults: all of the
+// 17 that cuDNN 9.19 was asked for on an H200 (docs/results/gpu-sweeps-h200-2026-12-03b.txt).
+static uint32_t spread_slices(const struct knob_info *k, int64_t out[CUDNN_MAX_VALUES])
+{
+    uint32_t n = 0;
+
+    for (int64_t value = 1; value <= k->max && value <= INT32_MAX; value *= 2)
+        if (value >= k->min && (value - k->min) % k->stride == 0)
+            out[n++] = value;
+    return n;
+}
+
+// Values worth asking for: all of a small range; of a large one the first, then steps that double,
+// and the last.
 static uint32_t spread(const struct knob_info *k, int64_t out[CUDNN_MAX_VALUES])
 {
     int64_t count = (k->max - k->min) / k->stride + 1, step = 1;
     uint32_t n = 0;
+
+    if (k->type == CUDNN_KNOB_TYPE_SPLIT_K_SLC)
+        return spread_slices(k, out);
 
     for (int64_t i = 0; i < count && n < CUDNN_MAX_VALUES; i += step) {
         out[n++] = k->min + i * k->stride;

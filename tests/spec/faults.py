@@ -79,6 +79,16 @@ def test_a_candidate_that_crashes_when_looked_at(build):
         expect(d.counter("worker_starts") == 2, "more workers than needed", d.counter("worker_starts"))
 
 
+def test_a_family_that_kills_is_left_alone(build):
+    """After three of a family the rest of it is not looked at; who was is raced."""
+    times = "times=" + ",".join(["100"] * 10 + ["60"])
+    with faulty(build, times, *(f"look.{i}=crash:11" for i in (1, 5, 7, 9))) as d:  # the odd ones are a family
+        answer = expect_winner(d, winner=10, raced=7)
+        expect_denied(d, {i: ["signal 11"] for i in (1, 5, 7)})
+        expect(d.counter("worker_deaths_signal") == 3, "it was asked all the same", answer)
+        expect(raced_in(d) >= {3, 10} and 9 not in raced_in(d), "not who was to race", raced_in(d))
+
+
 def test_candidates_that_end_when_checked(build):
     with faulty(build, "check.2=exit:3", "check.4=crash:6") as d:
         expect_winner(d, raced=4)
@@ -398,7 +408,8 @@ def test_native_that_crashes_is_parked_after_three_tries(build):
 
 
 if __name__ == "__main__":
-    run([test_a_candidate_that_crashes_when_looked_at, test_candidates_that_end_when_checked,
+    run([test_a_candidate_that_crashes_when_looked_at, test_a_family_that_kills_is_left_alone,
+         test_candidates_that_end_when_checked,
          test_candidates_that_crash_in_a_round, test_what_is_denied_is_never_served_again,
          test_a_slow_candidate_costs_one_deadline, test_a_disturbed_look_drops_nobody,
          test_what_was_hopeless_is_not_looked_at_again_at_larger_buckets,
