@@ -184,7 +184,7 @@ static int open_problem(struct cudnn *c, const struct worker_open *open, struct 
 {
     struct open *q = c->open;
     uint64_t workspace_bytes;
-    int r = cudnn_problem_read(open->key, open->seed, &q->problem, d);
+    int r = cudnn_problem_read(open->key, &q->problem, d);
 
     if (!r)
         r = check_cap(c, 0, open->memory_cap_bytes, d);

@@ -8,9 +8,6 @@
 #include "daemon/workers/cudnn_plan.h"
 #include "daemon/workers/cudnn_problem.h"
 
-// Of its inputs, which a list does not depend on.
-#define ANY_SEED 1
-
 _Static_assert(CUDNN_MAX_CANDIDATES <= CUDNN_MAX_AHEAD, "a list must fit");
 
 struct next {
@@ -59,8 +56,7 @@ void cudnn_next_begin(
     (void)key_print(k, n->key);
     n->class = cudnn_rejected_class(k);
     n->n_rejected = rejected->n;
-    if (cudnn_rejected_copy(rejected, &n->rejected) &&
-        !cudnn_problem_read(k, ANY_SEED, &problem, &d))
+    if (cudnn_rejected_copy(rejected, &n->rejected) && !cudnn_problem_read(k, &problem, &d))
         cudnn_builder_begin_next(b, &problem, &lister);
     else
         drop(n, NULL);

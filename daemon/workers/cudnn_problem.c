@@ -126,7 +126,7 @@ static uint64_t gathered_rows(const struct routing *r)
     return r->rows % r->tokens_here == 0 ? r->tokens_here : r->rows;
 }
 
-static int read_moe(const struct key *k, uint64_t seed, struct cudnn_problem *p, struct diag *d)
+static int read_moe(const struct key *k, struct cudnn_problem *p, struct diag *d)
 {
     int r;
 
@@ -142,7 +142,7 @@ static int read_moe(const struct key *k, uint64_t seed, struct cudnn_problem *p,
     r = check_moe(p, d);
     if (r)
         return r;
-    if (routing_init(&p->routing, &p->shape, seed)) {
+    if (routing_init(&p->routing, &p->shape, routing_seed(&p->shape))) {
         diag_set(d, NULL, "no memory on the host for the routing");
         return WORKER_E_MEMORY;
     }
@@ -208,8 +208,7 @@ static int read_convolution(const struct key *k, struct cudnn_problem *p, struct
 
 // --- all ---
 
-int cudnn_problem_read(
-    const struct key *k, uint64_t seed, struct cudnn_problem *out, struct diag *d)
+int cudnn_problem_read(const struct key *k, struct cudnn_problem *out, struct diag *d)
 {
     int r;
 
@@ -222,7 +221,7 @@ int cudnn_problem_read(
     if (k->op == OP_matmul)
         return read_matmul(k, out, d);
     if (k->op == OP_moe_grouped_matmul)
-        return read_moe(k, seed, out, d);
+        return read_moe(k, out, d);
     if (k->op == OP_convolution)
         return read_convolution(k, out, d);
     return frame_unsupported(d, NULL, "this worker does not know the op");

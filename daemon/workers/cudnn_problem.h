@@ -39,8 +39,7 @@ struct cudnn_problem {
 };
 
 // 0, WORKER_E_UNSUPPORTED or WORKER_E_MEMORY with `d`; cudnn_problem_fini is due either way.
-int cudnn_problem_read(
-    const struct key *k, uint64_t seed, struct cudnn_problem *out, struct diag *d);
+int cudnn_problem_read(const struct key *k, struct cudnn_problem *out, struct diag *d);
 void cudnn_problem_fini(struct cudnn_problem *p);
 
 // Elements of each tensor.

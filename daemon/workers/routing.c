@@ -150,6 +150,18 @@ static void sort(struct routing *r, const struct draw *w, uint64_t *next)
     }
 }
 
+uint64_t routing_seed(const struct routing_shape *shape)
+{
+    const uint64_t parts[] = { shape->tokens, shape->top_k, shape->experts, shape->local_experts };
+    uint64_t seed = 0;
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        seed ^= parts[i];
+        seed = bench_random(&seed);
+    }
+    return seed;
+}
+
 int routing_init(struct routing *r, const struct routing_shape *shape, uint64_t seed)
 {
     struct draw w = { .shape = shape, .random = seed };

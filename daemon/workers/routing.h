@@ -25,6 +25,10 @@ struct routing {
     int32_t *slot;        // [rows] which of its token's top_k this is
 };
 
+// The seed of a problem's routing follows from its shape: how many rows land here decides what a
+// launch has to do and what a plan is built for, so it is the same in every sweep, for both
+// products of a layer, and for who prepares the problem before it is opened.
+uint64_t routing_seed(const struct routing_shape *shape);
 // 0, or -ENOMEM with nothing left to free. top_k <= experts, 1 <= local_experts <= experts.
 int routing_init(struct routing *r, const struct routing_shape *shape, uint64_t seed);
 void routing_fini(struct routing *r);

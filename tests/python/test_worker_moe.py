@@ -51,6 +51,9 @@ class Routing(unittest.TestCase):
         for shape in ((1, 0, 4, 4), (1, 5, 4, 4), (1, 1, 4, 0), (1, 1, 4, 5)):
             self.assertRaises(ValueError, routing.draw, *shape, 1)
 
+    def test_a_shape_has_the_seed_that_it_has_in_c(self):
+        self.assertEqual(routing.seed_of(50, 4, 64, 16), 0xb365b19199b1b70)  # tests/unit/test_routing.c
+
     def test_scales(self):
         for of_token in routing.scales(50, 7, 3):
             self.assertAlmostEqual(sum(of_token), 1.0)

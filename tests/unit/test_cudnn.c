@@ -158,7 +158,7 @@ static int list(struct listed *o, struct cudnn_rejected *rejected, const char *t
     o->plans = (struct cudnn_plans){
         .l = &library, .g = &o->graph, .rejected = rejected, .class = cudnn_rejected_class(&k)
     };
-    r = cudnn_problem_read(&k, 1, &o->problem, &o->d);
+    r = cudnn_problem_read(&k, &o->problem, &o->d);
     if (!r)
         r = cudnn_graph_init(&o->graph, &library, &o->problem, &o->d);
     if (!r)

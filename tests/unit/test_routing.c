@@ -81,6 +81,20 @@ static void a_seed_gives_the_same(void **state)
     routing_fini(&other);
 }
 
+// Who prepares a problem before it is opened builds plans for as many rows as the sweep will have.
+static void a_shape_has_one_seed(void **state)
+{
+    const struct routing_shape shape = { 50, 4, 64, 16 }, others[] = { { 51, 4, 64, 16 },
+        { 50, 5, 64, 16 }, { 50, 4, 65, 16 }, { 50, 4, 64, 17 }, { 4, 50, 64, 16 } };
+    const struct routing_shape same = shape;
+
+    (void)state;
+    assert_true(routing_seed(&shape) == routing_seed(&same));
+    assert_true(routing_seed(&shape) == UINT64_C(0xb365b19199b1b70));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_true(routing_seed(&shape) != routing_seed(&others[i]));
+}
+
 static int descending(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -116,6 +130,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_sorted_and_whole),
         cmocka_unit_test(a_seed_gives_the_same),
+        cmocka_unit_test(a_shape_has_one_seed),
         cmocka_unit_test(popularity_falls_as_it_says),
     };
 

@@ -55,7 +55,8 @@ class Routed:
 
     def __init__(self, device, tokens, top_k, experts, local_experts, dtype, seeds):
         torch, where = device.torch, device.where
-        chosen = routing.draw(tokens, top_k, experts, local_experts, seeds.next())
+        chosen = routing.draw(tokens, top_k, experts, local_experts,
+                              routing.seed_of(tokens, top_k, experts, local_experts))
         scales = routing.scales(tokens, top_k, seeds.next())
         self.ids = torch.tensor(chosen, dtype=torch.int32, device=where)
         self.scales = torch.tensor(scales, dtype=dtype, device=where)

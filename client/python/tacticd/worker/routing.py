@@ -43,6 +43,14 @@ def _choose(upto, top_k, seeds):
     return list(chosen)
 
 
+def seed_of(tokens, top_k, experts, local_experts):
+    """The seed of a problem's routing, by its shape alone: routing.c's routing_seed."""
+    seed = 0
+    for part in (tokens, top_k, experts, local_experts):
+        seed = inputs.Seeds(seed ^ part).next()
+    return seed
+
+
 def draw(tokens, top_k, experts, local_experts, seed):
     """[tokens][top_k] experts, each token's distinct. top_k <= experts, 1 <= local_experts <= experts; at least one
     token meets one of the first local_experts, or there would be no problem to time."""
