@@ -17,7 +17,7 @@
 #define LONG_US            1000 // a launch as long as this scatters by less than 1%, and costs much: then
 #define LONG_FACTOR        1.5   // a look beyond this many times the best says enough
 #define FIRST_ROUNDS       8     // quartiles of fewer say nothing
-#define MIN_ROUNDS         16    // nobody wins earlier
+#define MIN_ROUNDS         16    // nobody wins earlier, but among long launches
 #define DROP_SE            3.0   // a candidate leaves when this many SE behind ...
 #define DROP_LOG           0.002 // ... and by more than this: smaller differences are nobody's gain
 #define SETTLED_SE         1.64  // one-sided 95%
@@ -33,6 +33,7 @@
 struct race {
     unsigned n; // candidates; column n is native's second listing
     unsigned rounds, lost, checkpoint;
+    unsigned min_rounds; // before it may end
     int incumbent;
     bool reference, repeated, decided;
     uint64_t seed;
@@ -110,6 +111,7 @@ static void mark_looks(struct race *r, const double *look_us)
     for (unsigned c = 1; c < r->n; c++)
         if (is_time(look_us[c]) && look_us[c] < best)
             best = look_us[c];
+    r->min_rounds = best > LONG_US && !r->reference ? FIRST_ROUNDS : MIN_ROUNDS;
     for (unsigned c = 0; c < r->n; c++) {
         struct race_mark *m = &r->mark[c];
         if (!is_time(look_us[c])) {
@@ -477,7 +479,7 @@ bool race_judge(struct race *r, struct race_verdict *out)
     estimate(r);
     unsigned lead = find_leader(r);
     r->mark[r->cols[lead]].state = RACE_LIVE; // native comes back when all others were withdrawn
-    bool settled = sift(r, lead) == 0 && r->rounds >= MIN_ROUNDS;
+    bool settled = sift(r, lead) == 0 && r->rounds >= r->min_rounds;
     if (!settled && r->rounds < RACE_MAX_ROUNDS)
         return go_on(r);
     return decide(r, lead, settled, out);
