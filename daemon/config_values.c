@@ -209,11 +209,18 @@ static int check_group(const char *text, struct config_fault *fault)
     return 0;
 }
 
+// The last number is nobody's: for the kernel it means "leave it as it is".
+static bool is_uid(const char *text)
+{
+    return !strchr(DIGITS, text[0]) ||
+           (strlen(text) <= 10 && strtoull(text, NULL, 10) < UINT32_MAX);
+}
+
 static int check_user(const char *text, struct config_fault *fault)
 {
     size_t good = strspn(text, strchr(DIGITS, text[0]) ? DIGITS : NAMELIKE);
 
-    if (text[good] || text[0] == '-' || (good > 10 && strchr(DIGITS, text[0])))
+    if (text[good] || text[0] == '-' || !is_uid(text))
         return bad(fault, text[good] ? good : 0, "\"%.40s\" is not %s", text,
             config_type_doc(CONFIG_TYPE_user));
     return 0;

@@ -314,8 +314,11 @@ void device_attach(struct device *d, unsigned section, struct launcher *l)
 
 void device_detach(struct device *d, unsigned section)
 {
-    struct device_part *part = numbered(d, section);
+    struct device_part *part;
 
+    if (d->closed && !d->is_closing)
+        return; // its handles and parts are being closed: a launcher is nothing to it any more
+    part = numbered(d, section);
     part->launcher = NULL;
     part->is_ready = false;
     device_kick(d); // the others of this device may have waited for it

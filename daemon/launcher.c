@@ -16,6 +16,8 @@
 #include "daemon/process.h"
 #include "proto/line.h"
 
+#define MAX_READS 4 // in a turn of the loop; two lines are said of a worker
+
 struct launcher {
     struct launcher_hooks hooks;
     struct launcher_place place; // of the worker that lives; ctx NULL = none
@@ -23,6 +25,7 @@ struct launcher {
     long pid;
     uv_poll_t words, life;
     bool has_words, has_life; // handles that must be closed
+    bool has_started;         // ... and it said so
     bool is_gone;
     unsigned open;
     char line[LAUNCHER_LINE_BYTES];
@@ -116,12 +119,18 @@ void launcher_kill(struct launcher *l)
 
 // --- what it says ---
 
-static void take_started(struct launcher *l)
+// Returns what is wrong with it, or NULL.
+static const char *take_started(struct launcher *l, const struct rec_started *started)
 {
-    long pid = process_child((uint64_t)l->pid);
+    long pid;
 
-    if (pid && l->place.ctx)
+    if (l->has_started)
+        return "twice that the worker has started";
+    l->has_started = true;
+    pid = process_child((uint64_t)l->pid, started->pid);
+    if (pid)
         l->place.on_started(l->place.ctx, pid);
+    return NULL;
 }
 
 static void take_ended(struct launcher *l, const struct rec_ended *ended)
@@ -147,7 +156,7 @@ static const char *take_line(struct launcher *l, const char *text, size_t len)
     else if (!l->place.ctx)
         wrong = "a line that nobody asked for";
     else if (line == LINE_started)
-        take_started(l);
+        wrong = take_started(l, rec);
     else if (line == LINE_ended)
         take_ended(l, rec);
     else
@@ -174,9 +183,11 @@ static const char *take_lines(struct launcher *l)
     return wrong || l->len < sizeof l->line ? wrong : "a line that is too long";
 }
 
-// All that has come. What was said before the end counts.
+// What has come, at most MAX_READS buffers of it: the rest is heard in the loop's next turn. What
+// was said before the end counts: a launcher that keeps to the protocol has not said more.
 static void hear(struct launcher *l)
 {
+    unsigned reads = 0;
     const char *wrong = NULL;
     char how[160];
     ssize_t n;
@@ -187,7 +198,7 @@ static void hear(struct launcher *l)
             l->len += (size_t)n;
             wrong = take_lines(l);
         }
-    } while (n > 0 && !wrong && !l->is_gone);
+    } while (n > 0 && !wrong && !l->is_gone && ++reads < MAX_READS);
     if (wrong) {
         snprintf(how, sizeof how, "its launcher said %s", wrong);
         go(l, how);
@@ -247,6 +258,7 @@ int launcher_start(struct launcher *l, const int fds[LAUNCHER_FDS], const char *
     if (!r)
         r = send_start(l, fds, &text);
     buf_fini(&text);
+    l->has_started = false;
     if (!r)
         l->place = *place;
     else if (!l->is_gone)

@@ -6,13 +6,16 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define PROCESS_STAT_BORN  22 // field of /proc/<pid>/stat, from 1
-#define PROCESS_STAT_BYTES 1024
+#define PROCESS_STAT_BORN      22 // field of /proc/<pid>/stat, from 1
+#define PROCESS_STAT_BYTES     1024
+#define PROCESS_STATUS_BYTES   4096
+#define PROCESS_CHILDREN_BYTES 1024 // some hundred; who has more started its worker among the first
 
 static bool read_text(const char *path, char *text, size_t size)
 {
@@ -127,14 +130,35 @@ bool process_group(uint64_t pid, unsigned *group)
     return at && sscanf(at + 1, " %c %u %u", &state, &parent, group) == 3;
 }
 
-long process_child(uint64_t pid)
+// 0 = the kernel does not tell.
+static uint64_t inner_pid(uint64_t pid)
 {
-    char path[80], text[64];
-    long child = 0;
+    char path[48], text[PROCESS_STATUS_BYTES];
+    const char *at, *end;
+
+    snprintf(path, sizeof path, "/proc/%llu/status", (unsigned long long)pid);
+    if (!read_text(path, text, sizeof text) || !(at = strstr(text, "\nNSpid:")))
+        return 0;
+    at += strlen("\nNSpid:");
+    end = at + strcspn(at, "\n");
+    while (end > at && end[-1] != '\t' && end[-1] != ' ')
+        end--;
+    return strtoull(end, NULL, 10);
+}
+
+long process_child(uint64_t pid, uint64_t inner)
+{
+    char path[80], text[PROCESS_CHILDREN_BYTES], *at = text, *end;
+    unsigned long long child;
 
     snprintf(path, sizeof path, "/proc/%llu/task/%llu/children", (unsigned long long)pid,
         (unsigned long long)pid);
-    return read_text(path, text, sizeof text) && sscanf(text, "%ld", &child) == 1 ? child : 0;
+    if (!inner || !read_text(path, text, sizeof text))
+        return 0;
+    for (; (child = strtoull(at, &end, 10)) && end != at; at = end)
+        if (inner_pid(child) == inner)
+            return (long)child;
+    return 0;
 }
 
 bool process_is_of(uint64_t pid, unsigned uid)

@@ -21,7 +21,8 @@ void process_name(uint64_t pid, char *name, size_t bytes);
 // Its process group, which is 0 if that lives outside our namespace. False: there is no such
 // process here.
 bool process_group(uint64_t pid, unsigned *group);
-// A child of its first thread; 0 = it has none, or the kernel does not tell. With several: any.
-long process_child(uint64_t pid);
+// The child of its first thread that is `inner` in the innermost namespace, which is how a process
+// in a container knows its own; 0 = it has none, or the kernel does not tell.
+long process_child(uint64_t pid, uint64_t inner);
 // Does it belong to that user?
 bool process_is_of(uint64_t pid, unsigned uid);

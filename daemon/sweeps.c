@@ -465,12 +465,18 @@ void sweeps_close_rest(struct sweeps *s)
     journal_close(s->journal, on_part_closed, s);
 }
 
-static void on_device_closed(void *ctx)
+static void close_one(struct sweeps *s)
 {
-    struct sweeps *s = ctx;
-
     s->open--;
     sweeps_close_rest(s);
+}
+
+static void on_device_closed(void *ctx)
+{
+    struct sweeps_slot *slot = ctx;
+
+    slot->device = NULL;
+    close_one(slot->sweeps);
 }
 
 void sweeps_close(struct sweeps *s, void (*closed)(void *ctx), void *ctx)
@@ -481,6 +487,6 @@ void sweeps_close(struct sweeps *s, void (*closed)(void *ctx), void *ctx)
     s->closed_ctx = ctx;
     s->open = s->n_slots + 1;
     for (uint32_t i = 0; i < s->n_slots; i++)
-        device_close(s->slot[i].device, on_device_closed, s);
-    on_device_closed(s);
+        device_close(s->slot[i].device, on_device_closed, &s->slot[i]);
+    close_one(s);
 }

@@ -109,11 +109,13 @@ void sweeps_attached(struct sweeps *s, unsigned section, struct launcher *l)
 void sweeps_detached(struct sweeps *s, unsigned section, const char *how)
 {
     struct section *row = &s->sections->row[section];
+    struct device *device = s->slot[s->slot_of[section]].device;
 
     s->attach[section].is_there = false;
     row->state = SECTION_WAITING;
     snprintf(row->detail, sizeof row->detail, "%s: %s", nobody, how);
     log_notice("a worker is attached no more", "section=%s why=%s", row->name, how);
     sweeps_event(s, "worker", NULL, "worker '%s' is attached no more: %.150s", row->name, how);
-    device_detach(s->slot[s->slot_of[section]].device, section);
+    if (device) // it may have closed before its launcher went
+        device_detach(device, section);
 }

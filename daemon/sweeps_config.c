@@ -214,6 +214,7 @@ static int make_device(struct sweeps *s, const char *name, const struct device_h
         r = device_new(&setup, hooks, &slot->device);
     if (r)
         return r;
+    slot->sweeps = s;
     slot->is_cpu = !strncmp(name, "cpu", 3);
     slot->is_gpu = setup.is_held;
     s->n_slots++;

@@ -345,7 +345,7 @@ void sweeps_gpu_worker(struct sweeps *s, struct sweeps_slot *slot, long pid)
         slot->gpu.gone_ms = uv_now(s->loop);
         return;
     }
-    slot->gpu.group = (uint64_t)pid; // the launcher leads it
+    slot->gpu.group = (uint64_t)pid; // each worker leads a group of its own
     sweeps_gpu_watch(s);
 }
 

@@ -53,7 +53,8 @@ struct sweeps_gpu {
 };
 
 struct sweeps_slot { // one device
-    struct device *device;
+    struct sweeps *sweeps;
+    struct device *device;   // NULL once it is closed, which each does in its own time
     struct queue_item *item; // being swept; NULL = none
     uint64_t began_ms, done, total;
     char phase[24], sweep[SWEEP_MAX_ID];

@@ -445,6 +445,86 @@ def test_socket_comes_back(build):
             wait_state(d, "ready", 20)
 
 
+def test_a_flood_of_words(build):
+    """A launcher that says more than there is to say is let go, and holds up nobody."""
+    with daemon(build) as d, socket.socket(socket.AF_UNIX) as flood:
+        flood.connect(str(d.dir / "run/worker/sock"))
+        flood.sendall(b'{"say":"attach","version":1,"section":"fi"}\n')
+        flood.recv(500)
+        for fd in socket.recv_fds(flood, 2000, 10)[1]:
+            os.close(fd)
+        flood.settimeout(5 * slack(build))
+        begun = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - begun < 5 * slack(build):
+                flood.sendall(b'{"say":"started","pid":4}\n' * 4000)
+        expect(time.monotonic() - begun < 3 * slack(build), "it was listened to for seconds", time.monotonic() - begun)
+        begun = time.monotonic()
+        expect("twice that the worker has started" in d.log(), "not said", d.log())
+        d.status()
+        expect(time.monotonic() - begun < slack(build), "the loop is held up", time.monotonic() - begun)
+
+
+def test_the_end_of_a_launcher_at_the_daemons_end(build):
+    """One device still closes, the other has: its launcher may go now."""
+    section = {"attach": "yes", "backend": "onednn"}
+    d = Daemon(build, options={"worker_group": "root"},
+               workers={name: {**section, "device": f"npu:{i}"} for i, name in enumerate("ab")})
+    with d:
+        with Image(d, section="a") as first, Image(d, section="b") as second:
+            d.wait_for(lambda: all(w["state"] == "ready" for w in d.status()["workers"]), 20, "both workers")
+            if first.worker():
+                os.kill(first.worker(), signal.SIGKILL)
+            d.wait_for(lambda: not first.worker(), 5, "the end of a worker")
+            os.kill(second.process.pid, signal.SIGSTOP)  # its device waits for a word of it
+            d.process.send_signal(signal.SIGTERM)
+            time.sleep(0.35)
+            first.process.kill()
+            status = d.process.wait(30 * slack(build))
+            os.kill(second.process.pid, signal.SIGCONT)
+            first.process.wait(10)
+        expect(status == 0 and "AddressSanitizer" not in d.log(), f"the daemon ended with {status}", d.log())
+
+
+def test_a_launchers_other_child(build):
+    """An entry point may have started the engine before it became the launcher: that is no worker of ours."""
+    with daemon(build) as d:
+        words = d.dir / "words"
+        words.write_text("".join(f"{word}\n" for word in (*CLEAR, "hello=hang")))  # a worker that lives on
+        script = f"sleep 60 & exec {sys.executable} -m tacticd.worker --attach {d.dir}/run/worker --section fi " \
+                 f"-- {sys.executable} {FAKE} @{words}"
+        with subprocess.Popen(["sh", "-c", script], env=PYTHON, cwd="/", start_new_session=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as launcher:
+            try:
+                told = d.wait_for(lambda: row(d).get("pid"), 10, "the worker's pid")
+                name = pathlib.Path(f"/proc/{told}/cmdline").read_bytes()
+                expect(b"fake_worker" in name, "another child is taken for the worker", name)
+            finally:
+                os.killpg(launcher.pid, signal.SIGKILL)
+                worker = row(d).get("pid")
+                if worker:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker, signal.SIGKILL)
+
+
+def test_users_that_are_none(build):
+    """Nobody is let in for a name that means nobody, and no number is taken for everybody."""
+    with daemon(build, user="no-such-user") as d:
+        expect("no such user" in d.log(), "not said", d.log())
+        with Image(d, wait=0.5) as image:
+            expect(image.ended() == 77, "let in", image.log())
+    for number in ("4294967295", "4294967296", "18446744073709551616"):
+        d = Daemon(build, options={"worker_group": "root"},
+                   workers={"fi": {"attach": "yes", "backend": "onednn", "device": "cpu", "user": number}})
+        try:
+            d.write_config()
+            done = subprocess.run([str(d.build / "daemon/tacticd"), "--check", "--config", str(d.dir / "tacticd.conf")],
+                                  capture_output=True, text=True, check=False)
+            expect(done.returncode == 2 and number in done.stderr, "taken", number, done)
+        finally:
+            d.cleanup()
+
+
 def test_nothing_is_left(build):
     """Descriptors and memory of the daemon after many attaches, of workers and of those that are refused."""
     def has():
@@ -476,4 +556,5 @@ def test_nothing_is_left(build):
 if __name__ == "__main__":
     run((test_attach_and_sweep, test_crash_and_hang, test_vanish, test_launcher_alone_dies, test_worker_alone_is_killed,
          test_launcher_hangs, test_gives_back_at_once, test_restart, test_gpu, test_refusals, test_users, test_namespace, test_groups,
-         test_socket_comes_back, test_nothing_is_left))
+         test_socket_comes_back, test_a_flood_of_words, test_the_end_of_a_launcher_at_the_daemons_end, test_a_launchers_other_child,
+         test_users_that_are_none, test_nothing_is_left))
