@@ -171,7 +171,10 @@ class Gate(unittest.TestCase):
     def setUp(self):
         clock = self.clock = types.SimpleNamespace(now=0.0, stream=0.0)
 
+        self.late_us = [1000.0]  # of the host in each spin: the first loads the kernel
+
         def sleep(cycles):
+            clock.now += self.late_us.pop(0) if self.late_us else 0.0
             clock.stream = max(clock.stream, clock.now) + cycles / 1000.0
 
         class Where:
@@ -194,7 +197,14 @@ class Gate(unittest.TestCase):
         return call
 
     def test_the_clock_is_known(self):
-        self.assertAlmostEqual(timing.Timer(self.gpu).mhz, 1000.0)
+        timer = timing.Timer(self.gpu)
+        self.assertAlmostEqual(timer.mhz, 1000.0)
+        for late_us in ([300.0], [0.0, 300.0], [0.0, 0.0, 0.0, 150.0]):  # in a short spin, or a long one
+            self.late_us = list(late_us)
+            self.assertAlmostEqual(timer.clock_mhz(), 1000.0)
+        self.late_us = 3 * [300.0, 0.0]  # each time: that is no clock, and nothing counts by it
+        self.assertIsNone(timer.clock_mhz())
+        self.assertAlmostEqual(timer.mhz, 1000.0)
 
     def test_a_slow_host_is_not_in_the_device_s_time(self):
         timer = timing.Timer(self.gpu)
@@ -202,6 +212,7 @@ class Gate(unittest.TestCase):
             sample = timer.cold(self.launch(host_us, 20.0))
             self.assertAlmostEqual(sample.device_us, 20.0, msg=host_us)
             self.assertAlmostEqual(sample.host_us, host_us)
+            self.assertFalse(sample.is_foreign)
 
     def test_a_call_that_waits_ends(self):
         timer = timing.Timer(self.gpu)
@@ -209,7 +220,9 @@ class Gate(unittest.TestCase):
         def call():
             self.launch(10.0, 20.0)()
             self.clock.now = max(self.clock.now, self.clock.stream) + 1.0
-        self.assertGreater(timer.cold(call).host_us, 20.0)
+        sample = timer.cold(call)
+        self.assertGreater(sample.host_us, 20.0)
+        self.assertTrue(sample.is_foreign)
         self.assertLessEqual(timer.gate_us, timing.GATE_MAX_US)
 
 
@@ -224,6 +237,28 @@ class Faults(unittest.TestCase):
                                      (NameError("ours"), frame.Failed, NameError)):
             with self.assertRaises(seen), CPU.guard(refusal):
                 raise error
+
+    def test_a_librarys_assertion_is_its_refusal(self):
+        compiled = compile("assert False, 'No suitable runners found'", "/x/site-packages/flashinfer/gemm.py", "exec")
+        with self.assertRaisesRegex(frame.Unsupported, "No suitable runners"), CPU.guard(frame.Unsupported):
+            exec(compiled)
+        ours = compile("assert False", "/x/site-packages/tacticd/worker/moe.py", "exec")
+        with self.assertRaises(AssertionError), CPU.guard(frame.Unsupported):
+            exec(ours)
+
+    def test_one_error_left_behind_is_no_broken_device(self):
+        for errors, broken in ((0, False), (1, False), (2, True)):
+            left = [RuntimeError("left behind")] * errors
+
+            def zeros(*_, left=left, **__):
+                if left:
+                    raise left.pop()
+                return torch.zeros(1)
+            gpu = device.find("cpu")
+            gpu.is_cuda = True
+            gpu.torch = types.SimpleNamespace(zeros=zeros, OutOfMemoryError=torch.OutOfMemoryError,
+                                              cuda=types.SimpleNamespace(synchronize=lambda _: None))
+            self.assertEqual(gpu.is_broken(), broken, errors)
 
     def end(self, code):
         done = subprocess.run([sys.executable, "-c", "import types\nfrom tacticd.worker import device\n"

@@ -43,8 +43,11 @@ FLASHINFER_SPECS = {
     "mm_bf16_cublaslt": ("flashinfer.jit.gemm", "gen_mm_bf16_cublaslt_module"),
     "tinygemm2": ("flashinfer.jit.tinygemm2", "gen_tinygemm2_module"),
     "trtllm_utils": ("flashinfer.jit.tllm_utils", "gen_trtllm_utils_module"),
+    "fused_moe_89": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm89_module"),
     "fused_moe_90": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm90_module"),
     "fused_moe_100": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm100_module"),
+    "fused_moe_103": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm103_module"),
+    "fused_moe_120": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm120_module"),
 }
 
 

@@ -9,6 +9,7 @@ in a line on stderr and ends it with EXIT_STICKY. The daemon reads that as the d
 import contextlib
 import importlib
 import os
+import pathlib
 import re
 import sys
 import time
@@ -20,6 +21,7 @@ EXIT_STICKY = 70
 EXIT_HUNG = 72
 
 POLL_S = 100e-6  # between two looks at a launch that takes long
+LIBRARIES = {"site-packages", "dist-packages"}  # where they are installed
 SENTENCE_BYTES = 200  # of a library's words
 UNKNOWN_L2_BYTES = 64 << 20
 
@@ -102,12 +104,14 @@ class Device:
     def guard(self, refusal=frame.Failed):
         """Around everything that touches the device. What the library raises becomes `refusal` with its words; no
         memory becomes `refusal` too, or frame.Memory where that is frame.Unsupported; a broken device ends the
-        process. The frame's own errors pass, and so do defects of ours (AssertionError, NameError)."""
+        process. The frame's own errors pass, and so do defects of ours (AssertionError, NameError raised here)."""
         try:
             yield
-        except (frame.Failed, frame.Unsupported, frame.Memory, frame.Unavailable, AssertionError, NameError):
+        except (frame.Failed, frame.Unsupported, frame.Memory, frame.Unavailable):
             raise
         except Exception as e:  # whatever a library raises
+            if is_ours(e):
+                raise
             self._judge(e, refusal)
 
     def _judge(self, e, refusal):
@@ -118,17 +122,30 @@ class Device:
         raise refusal(words_of(e)) from e
 
     def is_broken(self):
-        """A broken context answers every later call with an error."""
-        if not self.is_cuda:
-            return False
+        """A broken context answers every later call with an error. One error may be what a library left behind for the
+        next who asks; then the second call is answered."""
+        return self.is_cuda and not self._answers() and not self._answers()
+
+    def _answers(self):
         try:
             self.torch.cuda.synchronize(self.where)
             self.torch.zeros(1, device=self.where).item()
         except self.torch.OutOfMemoryError:
-            return False
-        except RuntimeError:
             return True
+        except RuntimeError:
+            return False
+        return True
+
+
+def is_ours(e):
+    """A defect of ours, not a library's own way to say that it cannot."""
+    if not isinstance(e, (AssertionError, NameError)):
         return False
+    at = e.__traceback__
+    while at.tb_next:
+        at = at.tb_next
+    parts = pathlib.Path(at.tb_frame.f_code.co_filename).parts
+    return "tacticd" in parts or not LIBRARIES.intersection(parts)
 
 
 def _uuid(told):

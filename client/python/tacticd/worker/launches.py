@@ -91,6 +91,8 @@ class Launches(frame.Problem):
                 first_us, kernel = names_of(self.device).of(lambda: self.timer.once(lambda: self.launch(i), limit_ms))
             self._compare(i, kernel, heard)
             sample = self.timer.cold(lambda: self.launch(i), self.warm, limit_ms)
+            if sample.is_foreign:
+                raise frame.Failed("its call waits for the device, so that its own time cannot be told")
             why = self.refused(i)
             if why and i != NATIVE:
                 raise frame.Failed(why)

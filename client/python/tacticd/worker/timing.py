@@ -4,11 +4,13 @@
 Method "torch-event-cold-1" (cuda events; all of L2 is written over, then another buffer is read, so that no line is
 dirty; what a server has warm is read again; then a spinning kernel, which holds the stream while the host enqueues the
 rest: event, launch, event). So the time between the events is the device's alone, however slow the host is, and the
-host's cost is the time of the call. The flush of the next launch is enqueued with this one. A spin that ended before
-the host was done let the host's delay in: the launch is repeated with a longer one.
+host's cost is the time of the call. The flush of the next launch is enqueued with this one. gpu_time.c's stream is held
+until the host lets it go; here it is for a time: three times what the host needed before. A spin that ended before the
+host was done let the host's delay in: the launch is repeated with a longer one, and at last marked as disturbed.
 On a CPU the launch is the work: wall time, for tests; method "torch-wall-cold-1".
 """
 import gc
+import math
 import statistics
 import time
 
@@ -24,6 +26,9 @@ GATE_FACTOR = 3.0  # times what the host needed for the same call before
 GATE_MAX_US = 20e3  # a library that waits for the device in its call waits so long
 GATE_ATTEMPTS = 4
 CLOCK_CYCLES = (100_000, 300_000)  # two spins: their difference has no launch in it
+CLOCK_TIMES = 3  # the host may be late in one of them
+CLOCK_FIRST_MHZ = 1000.0  # until one is measured
+CLOCK_LEAST_MHZ, CLOCK_MOST_MHZ = 50.0, 5000.0  # beyond it is the host that was measured
 
 
 def now_us():
@@ -43,8 +48,11 @@ class Timer:
         self.written = self.torch.zeros(n, dtype=self.torch.int32, device=device.where)
         self.read = self.torch.zeros(n, dtype=self.torch.int32, device=device.where)
         self.sinks = {kind: self.torch.zeros(1, dtype=kind, device=device.where) for kind in (self.torch.int32, self.torch.uint8)}
-        self.turn, self.is_cold, self.gate_us, self.mhz = 0, False, GATE_FIRST_US, 0.0
+        self.turn, self.is_cold, self.gate_us, self.mhz = 0, False, GATE_FIRST_US, CLOCK_FIRST_MHZ
         self.flush_us = self._measure_flush()
+        if device.is_cuda:
+            self.torch.cuda._sleep(CLOCK_CYCLES[0])  # the first loads the kernel, which takes the host long
+            device.wait()
         self.clock_mhz()
 
     # --- cold ---
@@ -115,8 +123,8 @@ class Timer:
             for _ in range(GATE_ATTEMPTS):
                 sample, was_held = self._gated(call, warm, limit_ms, is_cold)
                 if was_held:
-                    break
-            return sample
+                    return sample
+            return sample._replace(is_foreign=True)
         finally:
             if had_gc:
                 gc.enable()
@@ -155,14 +163,20 @@ class Timer:
     # --- clock ---
 
     def clock_mhz(self):
-        """The SM clock, by spins of known cycles in the stream; None on a CPU. The fastest so far is what the gate
-        counts by: an idle device is slow, and would open it too soon."""
+        """The SM clock, by spins of known cycles in the stream; None on a CPU, and where no sane number was found. The
+        fastest so far is what the gate counts by: an idle device is slow, and would open it too soon."""
         if not self.device.is_cuda:
             return None
         is_cold = self.is_cold  # and stays so: a spin touches nothing
-        short_us, long_us = (self._timed(lambda n=n: self.torch.cuda._sleep(n)) for n in CLOCK_CYCLES)
+        gaps = []
+        for _ in range(CLOCK_TIMES):
+            short_us, long_us = (self._timed(lambda n=n: self.torch.cuda._sleep(n)) for n in CLOCK_CYCLES)
+            gaps.append(long_us - short_us)
         self.is_cold = is_cold
-        found = (CLOCK_CYCLES[1] - CLOCK_CYCLES[0]) / max(long_us - short_us, 1.0)
+        gap_us = statistics.median(gaps)
+        found = (CLOCK_CYCLES[1] - CLOCK_CYCLES[0]) / gap_us if gap_us > 0 else math.inf
+        if not CLOCK_LEAST_MHZ <= found <= CLOCK_MOST_MHZ:
+            return None
         self.mhz = max(self.mhz, found)
         return found
 
