@@ -121,7 +121,8 @@ def test_a_recipe_goes_stale_and_is_cured(build):
         expect(answer["reason"] == "stale" and len(answer["differs"]) == 1, "odd", answer)
         reconfigure(d, "always", onednn="3.0")
         run_command(d, answer["command"])
-        d.wait_for(lambda: entries(d) == 12, 20, f"the cure by {answer['command']} and of what was left behind too")
+        # What was left behind was of the recipe's ladder; the command's own bucket is of the plain one, or that same one.
+        d.wait_for(lambda: entries(d) >= 12, 20, f"the cure by {answer['command']} and of what was left behind too")
         expect(d.lookup(key(5, 128, 64))["kind"] == "hit", "not cured", answer["command"])
 
 
