@@ -99,7 +99,7 @@ bool call_key(struct call *c, const char *text, const char *field, struct key *o
 
 // Does what was found answer a recipe's problem in a snapshot?
 bool handlers_is_answer(const struct handlers *h, const struct store_answer *found, const char *key,
-    const struct fingerprint *fp, bool confirmed);
+    size_t len, const struct fingerprint *fp, bool confirmed);
 // A recipe's answers in the asker's environment as a table file.
 struct composed {
     struct buf text;

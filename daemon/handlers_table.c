@@ -34,10 +34,9 @@ static int compose(const struct recipe *r, const struct rec_recipe_layout *layou
 // with all that the asker knows, as a job's snapshot is looked at later: it must not be revoked as
 // soon as it is made.
 bool handlers_is_answer(const struct handlers *h, const struct store_answer *found, const char *key,
-    const struct fingerprint *fp, bool confirmed)
+    size_t len, const struct fingerprint *fp, bool confirmed)
 {
-    return found->kind != KIND_MISS &&
-           !memcmp(found->entry->text + TABLE_KEY_OFFSET, key, found->entry->key_len) &&
+    return store_is_own(found, key, len) &&
            (!confirmed || found->entry->state == ENTRY_CONFIRMED) &&
            !store_deny_entry(store_generation(h->store)->deny, found->entry, fp);
 }
@@ -59,10 +58,11 @@ int handlers_compose(struct handlers *h, const struct recipe *r,
     for (size_t i = 0; i < n && !e; i++) {
         struct store_answer found;
         char text[KEY_MAX_BYTES];
+        size_t len = key_print(&keys[i], text);
 
-        store_find(h->store, asker, text, key_print(&keys[i], text), &found);
+        store_find(h->store, asker, text, len, &found);
         facts |= key_facts(&keys[i]);
-        if (!handlers_is_answer(h, &found, text, fp, confirmed)) {
+        if (!handlers_is_answer(h, &found, text, len, fp, confirmed)) {
             if (!force)
                 break;
             continue;

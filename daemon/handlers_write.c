@@ -38,16 +38,19 @@ struct tally {
     struct left hopeless, others;
 };
 
-// Is it answered: so that no sweep is needed (`*is_known`), or at all, as a snapshot has it?
+// Has it an answer of its own: so that no sweep is needed (`*is_known`), or at all, as a snapshot
+// has it? Another bucket's, which a lookup makes do with, is none: a recipe would never be whole.
 static bool is_covered(
     const struct handlers *h, struct store_asker *asker, const struct key *key, bool *is_known)
 {
     struct store_answer found;
     char text[KEY_MAX_BYTES];
+    size_t len = key_print(key, text);
 
-    store_find(h->store, asker, text, key_print(key, text), &found);
-    *is_known = generation_settles(store_generation(h->store), &found);
-    return handlers_is_answer(h, &found, text, store_asker_fingerprint(asker), false);
+    store_find(h->store, asker, text, len, &found);
+    *is_known =
+        store_is_own(&found, text, len) && generation_settles(store_generation(h->store), &found);
+    return handlers_is_answer(h, &found, text, len, store_asker_fingerprint(asker), false);
 }
 
 static void keep_left(

@@ -85,6 +85,9 @@ struct generation *generation_build(struct store_table *const *tables, size_t n,
 void generation_own(struct generation *g);
 struct generation *generation_free(struct generation *g);
 struct store_answer;
+// Is it the answer of that very problem? A lookup may be answered by another's: of the bucket that
+// the ladder of whoever knows such problems maps its tokens to.
+bool store_is_own(const struct store_answer *a, const char *key, size_t len);
 // Would another sweep change nothing? The answer is confirmed, or of a layer that goes before what
 // is learned.
 bool generation_settles(const struct generation *g, const struct store_answer *a);

@@ -467,6 +467,12 @@ void generation_own(struct generation *g)
     store_deny_ref(g->deny);
 }
 
+bool store_is_own(const struct store_answer *a, const char *key, size_t len)
+{
+    return a->kind != KIND_MISS && a->entry->key_len == len &&
+           !memcmp(a->entry->text + TABLE_KEY_OFFSET, key, len);
+}
+
 bool generation_settles(const struct generation *g, const struct store_answer *a)
 {
     return a->kind != KIND_MISS &&

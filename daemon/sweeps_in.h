@@ -184,5 +184,5 @@ void sweeps_hints(struct sweeps *s, uint32_t section, const char *key, struct de
 
 // Closing goes on when all devices are closed and no rule is under way.
 void sweeps_close_rest(struct sweeps *s);
-// The entry served today for a section's environment; false = a miss.
+// The problem's own entry that is served today for a section's environment; false = none is.
 bool sweeps_served(struct sweeps *s, uint32_t section, const char *key, struct store_answer *out);

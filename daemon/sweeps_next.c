@@ -16,8 +16,7 @@ bool sweeps_served(struct sweeps *s, uint32_t section, const char *key, struct s
     if (!asker)
         return false;
     store_find(s->store, asker, key, len, out);
-    return out->kind != KIND_MISS && out->entry->key_len == len &&
-           !memcmp(out->entry->text + TABLE_KEY_OFFSET, key, len);
+    return store_is_own(out, key, len);
 }
 
 bool sweeps_over_budget(struct sweeps *s, uint64_t now_ms)

@@ -177,6 +177,26 @@ def test_libraries_of_two_devices_are_no_environment(build):
         expect(not d.status()["sweeps"], "something was queued", d.status())
 
 
+def test_what_is_answered_loosely_is_swept_at_its_own_bucket(build):
+    """Loose problems of before have another ladder: its buckets answer lookups, and not the recipe."""
+    with node(build, *STEADY, sections=GPUS[:1]) as d:
+        path = d.dir / "packaged/recipes/model.json"
+        path.write_text(json.dumps({"format": 1, "model": "model", "ladder": {"kind": "hybrid", "max": 1024}, "layouts": [
+            {"layout": "tp=1", "problems": [{"name": "up", "key": key("*", 128, 64), "buckets": [512, 768]}]}]}))
+        d.tunectl("reload")
+        wait_ready(d, GPUS[:1])
+        for m in (512, 700):
+            d.lookup(key(m, 128, 64), "gpu0")
+            d.wait_answer(key(m, 128, 64), "gpu0")
+        expect(d.lookup(key(768, 128, 64), "gpu0")["key"] == key(1024, 128, 64), "not answered by the loose bucket")
+        code, told, _ = d.tunectl("sweep", "--recipe", "model", "--as", "gpu0")
+        expect(code == 0 and (told["known"], told["queued"]) == (1, 1), "not queued", told)
+        code, told, err = prepare(d, "--wait", "60s")
+        expect(code == DONE and told["covered"] == told["known"] == told["total"] == 2, f"ended with {code}", told, err)
+        expect(d.lookup(key(768, 128, 64), "gpu0")["key"] == key(768, 128, 64), "not its own answer")
+        expect(d.counter("sweeps_started") == 3, "swept more", d.counter("sweeps_started"))
+
+
 # --- the window ---
 
 def test_a_window_is_kept_for_its_devices(build):
@@ -357,6 +377,7 @@ def test_how_much_it_says(build):
 if __name__ == "__main__":
     run([test_problems_spread_over_devices_that_are_alike, test_one_flight_whoever_asks, test_devices_that_differ_do_not_stand_in,
          test_a_recipe_of_two_libraries, test_libraries_of_two_devices_are_no_environment,
+         test_what_is_answered_loosely_is_swept_at_its_own_bucket,
          test_a_window_is_kept_for_its_devices, test_a_window_ends_with_its_time, test_unknown_devices_are_refused_by_name,
          test_devices_of_another_environment, test_nobody_can, test_a_worker_that_starts_is_waited_for,
          test_what_fails_is_not_waited_for, test_a_pause_that_outlasts_the_wait, test_a_users_quota, test_an_interrupt,
