@@ -26,6 +26,8 @@
 #define SWEEPS_REVALIDATE_MS      604800000 // entries swept longer ago are worth measuring again
 #define SWEEPS_REVALIDATE_TICK_MS 60000     // from one search for them to the next
 
+#define SWEEPS_ORPHANS_HOLD_MS                                                                     \
+    30000                        // while sections are not heard, demand waits for so long at most
 #define SWEEPS_ORPHANS_STEP 2048 // entries looked at in one turn of the loop
 #define SWEEPS_ORPHANS_QUEUED                                                                      \
     256                         // with so many problems waiting no orphan is queued that
@@ -112,8 +114,9 @@ struct sweeps {
         struct orphans walk;
         uv_timer_t timer;    // to the walk's next turn
         bool is_due, is_cut; // a walk should begin; the last one left some out
-        bool is_news;        // an environment changed: nothing is picked until the walk says in
-                             // which order
+        bool is_news;        // an environment changed: demand and what is less urgent waits until
+                             // the walk says in which order
+        uint64_t due_ms;     // since when one should
         uint64_t generation; // that the last one began with
         uint64_t stale, swept;
         struct key first; // of the table in hand: the first that nobody answers

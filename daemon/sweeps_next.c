@@ -90,19 +90,28 @@ static bool is_known(struct sweeps *s, const struct queue_item *item)
            generation_settles(store_generation(s->store), &served);
 }
 
+// While it is not known what a change of versions left behind, only what goes before that anyway.
+static bool may_pick(const struct sweeps *s, uint32_t sections, uint64_t now_ms)
+{
+    const struct queue_item *next =
+        s->orphans.is_news ? queue_peek(s->queue, sections, now_ms) : NULL;
+
+    return !s->orphans.is_news || (next && next->class < QUEUE_DEMAND);
+}
+
 struct queue_item *sweeps_pick(struct sweeps *s, struct sweeps_slot *slot, uint32_t sections)
 {
     uint64_t now = uv_now(s->loop);
     struct queue_item *item;
 
-    if (!s->is_scanned || s->is_closing || s->orphans.is_news)
+    if (!s->is_scanned || s->is_closing)
         return NULL;
     queue_close_windows(s->queue, now);
     if (queue_due_ms(s->queue, cpu_sections(s), now))
         load_stop(s->load); // nothing waits for quiet
     if (queue_due_ms(s->queue, sections, now) || !may_start(s, slot, now))
         return NULL;
-    while ((item = queue_pick(s->queue, sections, now))) {
+    while (may_pick(s, sections, now) && (item = queue_pick(s->queue, sections, now))) {
         if (!is_known(s, item))
             return item;
         drop_known(s, item, now);

@@ -111,6 +111,23 @@ static void on_table(void *ctx, struct store_table *t, const struct orphans_coun
     s->orphans.has_first = false;
 }
 
+static bool has_learned(const struct generation *g)
+{
+    for (size_t i = 0; i < g->n_tables; i++)
+        if (g->tables[i]->layer == LAYER_LEARNED)
+            return true;
+    return false;
+}
+
+// Is what to sweep first about to be known? Who still waits for other sections to be heard does so
+// for a while: one of them may never be.
+static bool is_held(const struct sweeps *s)
+{
+    return s->orphans.walk.tables != NULL ||
+           (s->orphans.is_due && has_learned(store_generation(s->store)) &&
+               uv_now(s->loop) - s->orphans.due_ms < SWEEPS_ORPHANS_HOLD_MS);
+}
+
 static void on_turn(uv_timer_t *timer)
 {
     struct sweeps *s = timer->data;
@@ -121,7 +138,7 @@ static void on_turn(uv_timer_t *timer)
         uv_timer_start(&s->orphans.timer, on_turn, STEP_MS, 0);
         return;
     }
-    s->orphans.is_news = false;
+    s->orphans.is_news = is_held(s);
     s->stats->orphans = s->orphans.stale;
     s->stats->orphans_swept = s->orphans.swept;
     sweeps_kick(s);
@@ -159,11 +176,19 @@ void sweeps_orphans_new(struct sweeps *s)
     s->orphans.timer.data = s;
 }
 
+// Due since the first time: news of others must not hold the queue again and again.
+static void note_due(struct sweeps *s)
+{
+    if (!s->orphans.is_due)
+        s->orphans.due_ms = uv_now(s->loop);
+    s->orphans.is_due = true;
+}
+
 void sweeps_orphans_due(struct sweeps *s)
 {
-    s->orphans.is_due = true;
+    note_due(s);
     begin_if_due(s);
-    s->orphans.is_news = s->orphans.walk.tables != NULL;
+    s->orphans.is_news = is_held(s);
 }
 
 void sweeps_orphans_tick(struct sweeps *s)
@@ -173,8 +198,9 @@ void sweeps_orphans_tick(struct sweeps *s)
     // A walk under way has seen what is new, or the next one will.
     if (!s->orphans.walk.tables && (s->orphans.generation != store_generation(s->store)->number ||
                                        (s->orphans.is_cut && is_low)))
-        s->orphans.is_due = true;
+        note_due(s);
     begin_if_due(s);
+    s->orphans.is_news = s->orphans.is_news && is_held(s);
 }
 
 void sweeps_orphans_close(struct sweeps *s)
