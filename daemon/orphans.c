@@ -28,22 +28,21 @@ static bool is_alive(
     return false;
 }
 
-// Was the entry left behind by the section in hand? Neighbours mostly depend on the same facts.
+// Was the entry left behind by the section in hand? Neighbours mostly are of one op and backend,
+// which decide on the facts and on who else runs it.
 static bool is_orphan(struct orphans *o, const struct sections *sections,
     const struct store_table *t, const struct table_entry *e)
 {
     const struct section *row = &sections->row[o->section];
-    uint32_t facts = backend_of(e)->facts;
 
     if (!row->has_hello || !runs(row, e))
         return false;
-    if (o->last.is_known && o->last.facts == facts)
+    if (o->last.backend == backend_of(e))
         return o->last.is_orphan;
-    o->last.is_known = true;
-    o->last.facts = facts;
+    o->last.backend = backend_of(e);
     o->last.differs = 0;
-    o->last.is_orphan = facts_compare(&t->table->fingerprint, &row->fingerprint, facts,
-                            &o->last.differs) == FINGERPRINT_DIFFERENT &&
+    o->last.is_orphan = facts_compare(&t->table->fingerprint, &row->fingerprint,
+                            backend_of(e)->facts, &o->last.differs) == FINGERPRINT_DIFFERENT &&
                         !(o->last.differs & FACT_BIT(device)) &&
                         !is_alive(sections, &t->table->fingerprint, e);
     return o->last.is_orphan;
@@ -94,7 +93,7 @@ bool orphans_step(struct orphans *o, const struct generation *g, const struct se
                 look_at(o, g, sections, t, hooks);
             if (o->entry < t->table->n)
                 return true; // the rest of it another time
-            o->last.is_known = false;
+            o->last.backend = NULL;
         }
         if (o->section < sections->n)
             return true;

@@ -28,10 +28,11 @@ struct orphans {
     size_t n;
     size_t table, entry; // where it is
     uint32_t section;
-    struct orphans_count count; // of the table in hand
-    struct {                    // what was found of the facts that neighbours depend on too
-        uint32_t facts, differs;
-        bool is_known, is_orphan;
+    struct orphans_count count;             // of the table in hand
+    struct {                                // what was found of the last entry, for its neighbours
+        const struct backend_info *backend; // of its op; NULL = none
+        uint32_t differs;
+        bool is_orphan;
     } last;
 };
 
