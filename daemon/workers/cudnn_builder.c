@@ -323,7 +323,8 @@ bool cudnn_builder_is_working(struct cudnn_builder *b)
         return false;
     pthread_mutex_lock(&b->lock);
     for (unsigned i = 0; i < b->n; i++)
-        is_working = is_working || cudnn_builder_find_work(b, &b->threads[i]);
+        is_working =
+            is_working || (!b->threads[i].is_over && cudnn_builder_find_work(b, &b->threads[i]));
     is_working = is_working || !is_quiet(b, NULL, 0);
     pthread_mutex_unlock(&b->lock);
     return is_working;

@@ -169,6 +169,8 @@ DRIVER(cuCtxSetCurrent, void *context)
 {
     if (state.enter)
         state.enter();
+    if (state.enter_result)
+        return state.enter_result;
     is_current = context != NULL;
     __atomic_store_n(&state.current_result, context ? OK : INVALID_CONTEXT, __ATOMIC_RELAXED);
     return OK;

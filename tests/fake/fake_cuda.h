@@ -17,6 +17,7 @@ struct fake_cuda {
     uint64_t taken_bytes;  // so much is taken
     uint64_t peak_bytes;
     void (*enter)(void); // called by cuCtxSetCurrent before anything else
+    int enter_result;    // of cuCtxSetCurrent
     bool gate_gives_up;  // gpu_gate says that it waited too long
     const char *name;    // of the device
     // Kernels that ran, in order, each followed by a blank; cut at its end.

@@ -31,13 +31,14 @@
 #include "tests/fake/fake_cuda.h"
 #include "tests/fake/fake_cudnn.h"
 
-#define MIB      (UINT64_C(1) << 20)
-#define PLANS    16
-#define THREADS  8
-#define BUILD_MS 50
-#define NOBODY   (-1)
-#define WHILES   200 // openings and closings
-#define CPUS     3   // one is left for builders beside rounds
+#define MIB        (UINT64_C(1) << 20)
+#define PLANS      16
+#define THREADS    8
+#define BUILD_MS   50
+#define NOBODY     (-1)
+#define GIVE_UP_MS 5000
+#define WHILES     200 // openings and closings
+#define CPUS       3   // one is left for builders beside rounds
 
 _Static_assert(2 * CUDNN_CLOSE_MS < WORKER_LEAVE_MS, "a worker that leaves closes, and ends");
 
@@ -1253,6 +1254,24 @@ static int stop(void **state)
     return 0;
 }
 
+// They would build, but none of them can: nothing is under way, and no time is taken again for it.
+static void threads_without_the_device_are_no_builders(void **state)
+{
+    struct cudnn_builder *b;
+
+    (void)state;
+    play();
+    fake_cuda()->enter_result = 1;
+    b = begin(2);
+    for (int ms = 0; cudnn_builder_is_working(b) && ms < GIVE_UP_MS; ms++)
+        sleep_ms(1);
+    assert_false(cudnn_builder_is_working(b));
+    fake_cuda()->enter_result = 0;
+    assert_null(cudnn_builder_take(b, 0));
+    assert_int_equal(begun, 0);
+    end(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1279,6 +1298,7 @@ int main(void)
         cmocka_unit_test(who_is_told_to_leave_leaves),
         cmocka_unit_test(signals_of_others_end_it_as_ever),
         cmocka_unit_test(no_threads_are_no_failure),
+        cmocka_unit_test(threads_without_the_device_are_no_builders),
     };
 
     return cmocka_run_group_tests(tests, start, stop);
