@@ -34,6 +34,11 @@
 
 _Static_assert(CONFIG_PATH_BYTES < LOADER_DIR_BYTES, "what may be configured, the loader holds");
 
+struct door_group { // who may use a socket
+    gid_t gid;
+    bool is_there;
+};
+
 struct daemon {
     const struct config *config;
     uv_loop_t loop;
@@ -51,6 +56,7 @@ struct daemon {
     struct handlers *handlers;
     struct sweeps *sweeps;
     struct attach *attach; // NULL = no section says so
+    struct door_group control_group, worker_group;
     uv_timer_t tick, waiters;
     uv_prepare_t prepare;                 // measures how long a turn of the loop takes, ...
     uint64_t turn_began_ns, turn_idle_ns; // ... without what it slept
@@ -253,29 +259,36 @@ static void on_wake(void *ctx, uint64_t at_ms)
         uv_timer_start(&d->waiters, on_waiters_due, at_ms > now ? at_ms - now : 1, 0);
 }
 
+// Once, before a door opens: a name may be asked for over a network, and who came would wait.
+static struct door_group find_group(const char *name, const char *socket)
+{
+    const struct group *group = getgrnam(name);
+
+    if (!group)
+        log_warning("no such group: only root and the daemon's user can use the socket",
+            "group=%s socket=%s", name, socket);
+    return (struct door_group){ group ? group->gr_gid : getegid(), group != NULL };
+}
+
 // A socket's directory keeps strangers out, whatever a client library does with socket modes.
 static int make_door_dir(
-    const char *dir, const char *group_name, const char *what, struct diag *diag)
+    const char *dir, const struct door_group *group, const char *what, struct diag *diag)
 {
-    struct group *group = getgrnam(group_name);
     int r = files_mkdirs(dir);
 
     diag_file(diag, dir);
     if (!r && chmod(dir, 0750) < 0)
         r = -errno;
-    if (!r && group && chown(dir, (uid_t)-1, group->gr_gid) < 0)
+    if (!r && group->is_there && chown(dir, (uid_t)-1, group->gid) < 0)
         r = -errno;
     if (r)
         diag_set(diag, NULL, "cannot be made the %s socket's directory: %s", what, strerror(-r));
-    else if (!group)
-        log_warning("no such group: only root and the daemon's user can use the socket",
-            "group=%s socket=%s", group_name, what);
     return r;
 }
 
 static int make_control_dir(const struct daemon *d, const char *dir, struct diag *diag)
 {
-    return make_door_dir(dir, d->config->daemon.control_group, "control", diag);
+    return make_door_dir(dir, &d->control_group, "control", diag);
 }
 
 // --- the door for workers in containers ---
@@ -318,19 +331,17 @@ static void on_attach_refused(void *ctx, long pid, unsigned uid, const struct at
 static int open_attach(struct daemon *d, struct diag *diag)
 {
     struct attach_hooks hooks = { d, on_ask, on_attached, on_detached, on_attach_refused };
-    struct group *group = getgrnam(d->config->daemon.worker_group);
     char dir[ATTACH_PATH_BYTES], path[ATTACH_PATH_BYTES + 8];
-    struct attach_setup setup = { .loop = &d->loop,
-        .path = path,
-        .gid = group ? group->gr_gid : getegid(),
-        .silence_ms = ATTACH_SILENCE_MS };
+    struct attach_setup setup = {
+        .loop = &d->loop, .path = path, .gid = d->worker_group.gid, .silence_ms = ATTACH_SILENCE_MS
+    };
     int r;
 
     if (!sweeps_has_attached(d->sweeps))
         return 0;
     snprintf(dir, sizeof dir, "%.96s/worker", d->config->daemon.runtime_dir);
     snprintf(path, sizeof path, "%s/sock", dir);
-    r = make_door_dir(dir, d->config->daemon.worker_group, "worker", diag);
+    r = make_door_dir(dir, &d->worker_group, "worker", diag);
     if (r)
         return r;
     return d->attach ? attach_rebind(d->attach, diag)
@@ -348,6 +359,9 @@ static int open_doors(struct daemon *d, struct diag *diag)
     char lookup[512], control[512];
     int r;
 
+    d->control_group = find_group(d->config->daemon.control_group, "control");
+    if (sweeps_has_attached(d->sweeps))
+        d->worker_group = find_group(d->config->daemon.worker_group, "worker");
     snprintf(control, sizeof control, "%.400s/control", d->config->daemon.runtime_dir);
     r = make_control_dir(d, control, diag);
     if (r)

@@ -13,7 +13,7 @@
 
 static const char nobody[] = "nobody is attached";
 
-// Names are looked up once: on the loop that could take long.
+// Names are looked up once, as those of groups are: on the loop that could take long.
 void sweeps_await(struct sweeps *s, uint32_t section)
 {
     const char *user = s->config->worker[section].user;

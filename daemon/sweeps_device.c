@@ -326,6 +326,7 @@ static void on_finished(
     struct queue_item *item = owner;
     uint64_t now = uv_now(s->loop);
     double took_ms = (double)(now - slot->began_ms);
+    bool is_put_off = end->verdict == SWEEP_VERDICT_NONE; // its launcher went away
     char key[KEY_MAX_BYTES];
     uint32_t section = item->section;
 
@@ -335,12 +336,12 @@ static void on_finished(
         sweeps_orphans_tick(s);
     if (slot->is_cpu)
         sweeps_kick(s); // another CPU device may have waited for this one
-    if (end->verdict == SWEEP_VERDICT_NONE)
+    if (is_put_off)
         sweeps_keep_left(s, item, sweep);
     queue_end(s->queue, item, sweep_queue_end(end), end->text, now);
     if (s->sections->row[section].state == SECTION_SWEEPING)
         s->sections->row[section].state = SECTION_READY;
-    if (end->verdict == SWEEP_VERDICT_NONE) {
+    if (is_put_off) {
         sweeps_event(s, "sweep", key, "put off: the worker %.180s", end->text);
         return;
     }

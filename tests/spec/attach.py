@@ -429,6 +429,10 @@ def test_groups(build):
     """Without the group the socket is root's and the daemon's; without an attached section there is none."""
     with daemon(build, options={"worker_group": "no-such-group"}) as d:
         expect("no such group" in d.log() and (d.dir / "run/worker/sock").exists(), "not said", d.log())
+        # It is not looked up again on the loop, when the socket comes back.
+        (d.dir / "run/worker/sock").unlink()
+        d.wait_for((d.dir / "run/worker/sock").exists, 20, "the socket")
+        expect(d.log().count("group=no-such-group") == 1, "looked up again", d.log())
         d.workers.clear()
         d.fake(*CLEAR)
         (d.dir / "run/worker/sock").unlink()
