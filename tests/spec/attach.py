@@ -39,6 +39,13 @@ def parents():
     return found
 
 
+def lives(pid):
+    """An ended process that nobody waits for has no command line any more."""
+    with contextlib.suppress(OSError):
+        return bool(pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
+    return False
+
+
 def python_of(user):
     """An interpreter that this user can run, with this tree; raises Skip."""
     for python in (sys.executable, "/usr/bin/python3"):
@@ -229,7 +236,7 @@ def test_launcher_alone_dies(build):
         worker = image.wait_worker()
         os.kill(image.process.pid, signal.SIGKILL)
         image.process.wait(10)
-        d.wait_for(lambda: worker not in parents() or parents()[worker] != 1, 5, "the worker's end")
+        d.wait_for(lambda: parents().get(worker) != 1, 5, "the worker's end")
         wait_state(d, "waiting")
 
 
@@ -253,8 +260,7 @@ def test_launcher_hangs(build):
         worker = image.wait_worker()
         d.wait_for(lambda: any(r["phase"] == "checking" for r in d.status()["sweeps"]), 10, "a check")
         os.kill(image.process.pid, signal.SIGSTOP)
-        # An ended process that nobody waits for has no command line any more.
-        d.wait_for(lambda: not pathlib.Path(f"/proc/{worker}/cmdline").read_bytes(), 30, "the worker's end")
+        d.wait_for(lambda: not lives(worker), 30, "the worker's end")
         expect(image.process.poll() is None, "the launcher ended first: what killed the worker?")
         expect(image.ended(30) == -signal.SIGKILL, "not killed")
         wait_state(d, "waiting")
@@ -269,7 +275,7 @@ def test_gives_back_at_once(build):
         worker = image.wait_worker()
         begun = time.monotonic()
         d.process.send_signal(signal.SIGKILL)
-        while worker in parents() and pathlib.Path(f"/proc/{worker}/cmdline").read_bytes():
+        while lives(worker):
             expect(time.monotonic() - begun < 5, "it outlives the daemon")
             time.sleep(0.002)
         took = time.monotonic() - begun
