@@ -395,6 +395,14 @@ static void large_spaces_are_bounded_and_the_named_come_first(void **state)
     assert_int_equal(fake->live, 0);
 }
 
+// Engine 1 is alone.
+static void play_one(void)
+{
+    play_large();
+    fake->n_engines = 2;
+    fake->engines[0].is_there = false;
+}
+
 // Two knobs of 3 and 4 values: all 12.
 static void small_spaces_are_whole(void **state)
 {
@@ -402,9 +410,7 @@ static void small_spaces_are_whole(void **state)
     struct listed o;
 
     (void)state;
-    play_large();
-    fake->n_engines = 2;
-    fake->engines[0].is_there = false;
+    play_one();
     fake->engines[1].knobs[0].max = 2;
     fake->engines[1].knobs[1].max = 6;
     fake->lists[CUDNN_HEUR_MODE_A].configs[0] =
@@ -423,9 +429,7 @@ static void slices_are_powers_of_two(void **state)
     struct listed o;
 
     (void)state;
-    play_large();
-    fake->n_engines = 2;
-    fake->engines[0].is_there = false;
+    play_one();
     fake->engines[1].n_knobs = 1;
     fake->engines[1].knobs[0].type = CUDNN_KNOB_TYPE_SPLIT_K_SLC;
     fake->engines[1].knobs[0].min = 1;

@@ -48,6 +48,18 @@ class Problem(launches.Launches):
             self.judge = self._judge()
 
 
+def opener(problem, why_not):
+    """A family's open(): of a Problem, for keys of which why_not(key) finds nothing to say."""
+    def open_problem(device, key, seed, memory_cap_bytes, next):
+        del next  # nothing can be made ahead
+        why = why_not(key)
+        if why:
+            raise frame.Unsupported(why)
+        device.forget()  # of a problem that did not open
+        return problem(device, key, seed, memory_cap_bytes)
+    return open_problem
+
+
 class Routed:
     """The seeded routing of daemon/workers/routing.c, as tensors on a device: ids [tokens, top_k] int32, of all
     experts, and scales [tokens, top_k] of `dtype`. `here` has of each local expert that is met (expert, token indices,

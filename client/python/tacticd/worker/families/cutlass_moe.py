@@ -155,10 +155,4 @@ class Problem(moe.Problem):
         return judge.Judge(judge.Exact(values), limits)
 
 
-def open(device, key, seed, memory_cap_bytes, next):
-    del next  # nothing can be made ahead
-    why = _why_not(key)
-    if why:
-        raise frame.Unsupported(why)
-    device.forget()  # of a problem that did not open
-    return Problem(device, key, seed, memory_cap_bytes)
+open = moe.opener(Problem, _why_not)

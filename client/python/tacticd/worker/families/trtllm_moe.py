@@ -223,10 +223,4 @@ class Problem(moe.Problem):
         return judge.Judge(judge.Exact(values), moe.limits(narrow, narrow, "bf16", key["hidden"] + key["intermediate"], adds))
 
 
-def open(device, key, seed, memory_cap_bytes, next):
-    del next  # nothing can be made ahead
-    why = _why_not(key)
-    if why:
-        raise frame.Unsupported(why)
-    device.forget()  # of a problem that did not open
-    return Problem(device, key, seed, memory_cap_bytes)
+open = moe.opener(Problem, _why_not)
