@@ -268,7 +268,7 @@ static const char *cpu_number(const char *at, unsigned long *out)
 static int check_cpus(const char *text, struct config_fault *fault)
 {
     const char *at = text;
-    unsigned long from, to;
+    unsigned long from = 0, to;
 
     while (*at) {
         const char *start = at;
