@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "client/python"))
 
 import torch  # noqa: E402
 
-from tacticd.worker import device, frame, inputs, judge, timing  # noqa: E402
+from tacticd.worker import device, frame, inputs, judge, launches, timing  # noqa: E402
 
 CPU = device.find("cpu")
 CPU.l2_bytes = 1 << 16
@@ -181,7 +181,7 @@ class Gate(unittest.TestCase):
             type = "cuda"
 
         self.gpu = types.SimpleNamespace(
-            is_cuda=True, l2_bytes=1 << 10, where="cpu", wait=lambda limit_ms=0, event=None: event and event.synchronize(),
+            is_cuda=True, l2_bytes=1 << 10, where="cpu", max_clock_mhz=0, wait=lambda limit_ms=0, event=None: event and event.synchronize(),
             torch=types.SimpleNamespace(
                 zeros=torch.zeros, arange=torch.arange, amax=torch.amax, int32=torch.int32, uint8=torch.uint8,
                 cuda=types.SimpleNamespace(Event=lambda **more: SpunEvent(clock, **more), _sleep=sleep)))
@@ -196,6 +196,10 @@ class Gate(unittest.TestCase):
             self.clock.stream = max(self.clock.stream, self.clock.now) + device_us / 2
         return call
 
+    def waiting(self):
+        self.launch(10.0, 20.0)()
+        self.clock.now = max(self.clock.now, self.clock.stream) + 1.0
+
     def test_the_clock_is_known(self):
         timer = timing.Timer(self.gpu)
         self.assertAlmostEqual(timer.mhz, 1000.0)
@@ -205,6 +209,38 @@ class Gate(unittest.TestCase):
         self.late_us = 3 * [300.0, 0.0]  # each time: that is no clock, and nothing counts by it
         self.assertIsNone(timer.clock_mhz())
         self.assertAlmostEqual(timer.mhz, 1000.0)
+        self.late_us = 3 * [0.0, 5000.0]  # 40 MHz
+        self.assertIsNone(timer.clock_mhz())
+
+    def test_no_clock_is_faster_than_the_device_can_be(self):
+        for told, found, counted in ((0, 3000.0, 3000.0), (1000.0, None, 1000.0), (4e6, 3000.0, 3000.0)):
+            self.gpu.max_clock_mhz = told
+            timer = timing.Timer(self.gpu)
+            self.late_us = 3 * [400.0 / 3, 0.0]
+            seen = timer.clock_mhz()
+            self.assertEqual(seen and round(seen), found and round(found))
+            self.assertAlmostEqual(timer.mhz, counted)
+
+    def test_the_gate_is_bounded_in_real_time(self):
+        self.gpu.max_clock_mhz = 2000.0  # but it runs at half of that
+        timer = timing.Timer(self.gpu)
+        timer.gate_us = timing.GATE_MAX_US
+        sample = timer.cold(self.waiting)
+        self.assertTrue(timing.GATE_MAX_US < sample.host_us < 1.1 * timing.GATE_MAX_US, sample)
+
+    def test_a_look_refuses_who_waits(self):
+        gpu = self.gpu
+        gpu.guard = device.Device.guard.__get__(gpu)
+        gpu.names = types.SimpleNamespace(of=lambda launch: (launch(), None))
+        problem = launches.Launches(gpu)
+        for problem.launch, is_refused in ((lambda _: self.launch(10.0, 20.0)(), False), (lambda _: self.waiting(), True),
+                                           (lambda _: self.launch(4e4, 20.0)(), True)):
+            for i in (0, 1):
+                if not is_refused:
+                    self.assertFalse(problem.look(i, 0).timed.is_foreign)
+                    continue
+                with self.assertRaisesRegex(frame.Failed, "more than 20 ms: its own time cannot be told"):
+                    problem.look(i, 0)
 
     def test_a_slow_host_is_not_in_the_device_s_time(self):
         timer = timing.Timer(self.gpu)
@@ -216,11 +252,7 @@ class Gate(unittest.TestCase):
 
     def test_a_call_that_waits_ends(self):
         timer = timing.Timer(self.gpu)
-
-        def call():
-            self.launch(10.0, 20.0)()
-            self.clock.now = max(self.clock.now, self.clock.stream) + 1.0
-        sample = timer.cold(call)
+        sample = timer.cold(self.waiting)
         self.assertGreater(sample.host_us, 20.0)
         self.assertTrue(sample.is_foreign)
         self.assertLessEqual(timer.gate_us, timing.GATE_MAX_US)
@@ -233,18 +265,21 @@ class Faults(unittest.TestCase):
                                      (torch.OutOfMemoryError("none"), frame.Failed, frame.Failed),
                                      (torch.OutOfMemoryError("none"), frame.Unsupported, frame.Memory),
                                      (frame.Memory("much"), frame.Unsupported, frame.Memory),
-                                     (AssertionError("ours"), frame.Failed, AssertionError),
-                                     (NameError("ours"), frame.Failed, NameError)):
+                                     (AssertionError("its own"), frame.Failed, frame.Failed),
+                                     (NameError("its own"), frame.Failed, frame.Failed)):
             with self.assertRaises(seen), CPU.guard(refusal):
                 raise error
 
     def test_a_librarys_assertion_is_its_refusal(self):
-        compiled = compile("assert False, 'No suitable runners found'", "/x/site-packages/flashinfer/gemm.py", "exec")
-        with self.assertRaisesRegex(frame.Unsupported, "No suitable runners"), CPU.guard(frame.Unsupported):
-            exec(compiled)
-        ours = compile("assert False", "/x/site-packages/tacticd/worker/moe.py", "exec")
-        with self.assertRaises(AssertionError), CPU.guard(frame.Unsupported):
-            exec(ours)
+        # Installed, from its own checkout, and below a folder that is called as this package is.
+        for file in ("/x/site-packages/flashinfer/gemm.py", "/src/flashinfer/gemm.py", "/src/tacticd/venv/site-packages/torch/nn.py"):
+            compiled = compile("assert False, 'No suitable runners found'", file, "exec")
+            with self.assertRaisesRegex(frame.Unsupported, "No suitable runners"), CPU.guard(frame.Unsupported):
+                exec(compiled)
+        for words, seen in (("assert False", AssertionError), ("nobody", NameError)):
+            ours = compile(words, pathlib.Path(device.__file__).parent / "families/moe.py", "exec")
+            with self.assertRaises(seen), CPU.guard(frame.Unsupported):
+                exec(ours)
 
     def test_one_error_left_behind_is_no_broken_device(self):
         for errors, broken in ((0, False), (1, False), (2, True)):

@@ -21,7 +21,7 @@ EXIT_STICKY = 70
 EXIT_HUNG = 72
 
 POLL_S = 100e-6  # between two looks at a launch that takes long
-LIBRARIES = {"site-packages", "dist-packages"}  # where they are installed
+PACKAGE = pathlib.Path(__file__).resolve().parents[1]  # tacticd
 SENTENCE_BYTES = 200  # of a library's words
 UNKNOWN_L2_BYTES = 64 << 20
 
@@ -44,12 +44,13 @@ class Device:
     name, uuid, driver   as their drivers spell them; "" if unknown
     capability           90 for compute capability 9.0; 0 on a CPU
     sm_count, l2_bytes, memory_bytes
+    max_clock_mhz        of its SMs; 0 if unknown
     """
 
     def __init__(self, torch, where):
         self.torch, self.where, self.is_cuda = torch, where, where.type == "cuda"
         self.name = self.uuid = self.driver = ""
-        self.capability = self.sm_count = self.memory_bytes = 0
+        self.capability = self.sm_count = self.memory_bytes = self.max_clock_mhz = 0
         self.l2_bytes = UNKNOWN_L2_BYTES
         if self.is_cuda:
             self._describe(torch.cuda.get_device_properties(where))
@@ -59,6 +60,7 @@ class Device:
         self.capability = 10 * told.major + told.minor
         self.sm_count, self.memory_bytes = told.multi_processor_count, told.total_memory
         self.l2_bytes = getattr(told, "L2_cache_size", 0) or UNKNOWN_L2_BYTES
+        self.max_clock_mhz = getattr(told, "clock_rate", 0) * 1e-3  # kHz; torch has it since 2.8
         self.driver = _driver()
 
     def facts(self):
@@ -104,7 +106,7 @@ class Device:
     def guard(self, refusal=frame.Failed):
         """Around everything that touches the device. What the library raises becomes `refusal` with its words; no
         memory becomes `refusal` too, or frame.Memory where that is frame.Unsupported; a broken device ends the
-        process. The frame's own errors pass, and so do defects of ours (AssertionError, NameError raised here)."""
+        process. The frame's own errors pass, and so do defects of ours (AssertionError, NameError raised in this package)."""
         try:
             yield
         except (frame.Failed, frame.Unsupported, frame.Memory, frame.Unavailable):
@@ -144,8 +146,7 @@ def is_ours(e):
     at = e.__traceback__
     while at.tb_next:
         at = at.tb_next
-    parts = pathlib.Path(at.tb_frame.f_code.co_filename).parts
-    return "tacticd" in parts or not LIBRARIES.intersection(parts)
+    return PACKAGE in pathlib.Path(at.tb_frame.f_code.co_filename).parents
 
 
 def _uuid(told):

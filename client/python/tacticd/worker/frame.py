@@ -65,7 +65,7 @@ class Candidate(NamedTuple):
 class Sample(NamedTuple):
     device_us: float
     host_us: float
-    is_foreign: bool = False  # somebody else used the device meanwhile
+    is_foreign: bool = False  # somebody else used the device meanwhile, or the host's delay is in device_us
 
 
 class Look(NamedTuple):

@@ -23,12 +23,13 @@ FLUSH_ROUNDS = 5
 GATE_FIRST_US = 500.0
 GATE_SLACK_US = 100.0
 GATE_FACTOR = 3.0  # times what the host needed for the same call before
-GATE_MAX_US = 20e3  # a library that waits for the device in its call waits so long
+GATE_MAX_US = 20e3  # of real time: a library that waits for the device in its call waits so long
 GATE_ATTEMPTS = 4
 CLOCK_CYCLES = (100_000, 300_000)  # two spins: their difference has no launch in it
 CLOCK_TIMES = 3  # the host may be late in one of them
 CLOCK_FIRST_MHZ = 1000.0  # until one is measured
-CLOCK_LEAST_MHZ, CLOCK_MOST_MHZ = 50.0, 5000.0  # beyond it is the host that was measured
+CLOCK_LEAST_MHZ, CLOCK_MOST_MHZ = 100.0, 5000.0  # beyond it is the host that was measured
+CLOCK_OVER = 1.1  # times the device's own maximum: likewise
 
 
 def now_us():
@@ -48,7 +49,10 @@ class Timer:
         self.written = self.torch.zeros(n, dtype=self.torch.int32, device=device.where)
         self.read = self.torch.zeros(n, dtype=self.torch.int32, device=device.where)
         self.sinks = {kind: self.torch.zeros(1, dtype=kind, device=device.where) for kind in (self.torch.int32, self.torch.uint8)}
-        self.turn, self.is_cold, self.gate_us, self.mhz = 0, False, GATE_FIRST_US, CLOCK_FIRST_MHZ
+        self.turn, self.is_cold, self.gate_us = 0, False, GATE_FIRST_US
+        is_told = CLOCK_LEAST_MHZ <= device.max_clock_mhz <= CLOCK_MOST_MHZ
+        self.told_mhz = device.max_clock_mhz if is_told else None
+        self.mhz = self.now_mhz = self.told_mhz or CLOCK_FIRST_MHZ  # what the gate counts by; the last one measured
         self.flush_us = self._measure_flush()
         if device.is_cuda:
             self.torch.cuda._sleep(CLOCK_CYCLES[0])  # the first loads the kernel, which takes the host long
@@ -146,7 +150,7 @@ class Timer:
         if is_cold:
             self._touch(warm)
         self.is_cold = False
-        self.torch.cuda._sleep(int(self.gate_us * self.mhz))
+        self.torch.cuda._sleep(int(min(self.gate_us * self.mhz, GATE_MAX_US * self.now_mhz)))
         start.record()
         start_us = now_us()
         call()
@@ -164,7 +168,8 @@ class Timer:
 
     def clock_mhz(self):
         """The SM clock, by spins of known cycles in the stream; None on a CPU, and where no sane number was found. The
-        fastest so far is what the gate counts by: an idle device is slow, and would open it too soon."""
+        gate counts by the fastest that the device can be, or was so far if that is not told: an idle one is slow, and
+        would open it too soon."""
         if not self.device.is_cuda:
             return None
         is_cold = self.is_cold  # and stays so: a spin touches nothing
@@ -175,9 +180,12 @@ class Timer:
         self.is_cold = is_cold
         gap_us = statistics.median(gaps)
         found = (CLOCK_CYCLES[1] - CLOCK_CYCLES[0]) / gap_us if gap_us > 0 else math.inf
-        if not CLOCK_LEAST_MHZ <= found <= CLOCK_MOST_MHZ:
+        most = CLOCK_OVER * self.told_mhz if self.told_mhz else CLOCK_MOST_MHZ
+        if not CLOCK_LEAST_MHZ <= found <= most:
             return None
-        self.mhz = max(self.mhz, found)
+        self.now_mhz = found
+        if not self.told_mhz:
+            self.mhz = max(self.mhz, found)
         return found
 
 
