@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The worker for FlashInfer without a GPU: its room on a CPU (room.py), what the real FlashInfer asks its tuner when the
+"""The worker for FlashInfer without a GPU: its room on a CPU (room.py), its products (products.py), what the real FlashInfer asks its tuner when the
 families call it (asked.py, both releases), its mixtures of experts through the real FlashInfer (moe.py, both), and
 sweeps below the real daemon with a fake FlashInfer on a CPU.
 
@@ -117,6 +117,7 @@ def main():
         print(run(python, HERE / "moe.py"), end="")
         if version == VERSIONS[0]:
             print(run(python, HERE / "room.py"), end="")
+            print(run(python, HERE / "products.py"), end="")
             check_sweep(python, build)
     return SKIPPED if skipped else 0
 

@@ -47,6 +47,7 @@ CALLS = {
                                 ("inputs", "profile"))],
     "cudnn_fp8_tactics": [Call(f"{GEMM}._cudnn_gemm_fp8_runner.CudnnFp8GemmRunner.get_valid_tactics",
                                ("inputs", "profile"))],
+    "forget_cudnn_graphs": [Call(f"{GEMM}.clear_cudnn_graph_cache")],
     # CUTLASS's mixture of experts: the public function, its workspace, the runner that it hands to the tuner, and who
     # makes the compiled module. None of the makers' switches is used.
     "cutlass_fused_moe": [Call(f"{MOE}.cutlass_fused_moe",

@@ -4,6 +4,7 @@ batch of one), as a server calls them with backend="cudnn". A tactic is [engine,
 cuDNN is asked to build: legal at other token counts than the one whose list it stands in, or refused when it is built.
 What such a table must not be used for: docs/python.md, servers that name another backend, or "auto"."""
 import importlib
+import itertools
 import time
 
 from tacticd.worker import calls, device as devices, frame, inputs, judge, ladder, launches, tuner
@@ -126,13 +127,20 @@ def tactic_of(value):
 
 
 def candidates_of(tactics, workspace_bytes):
-    """Native, then each tactic once, by engine and knobs."""
+    """Native, then each tactic once, by engine and knobs. Of more than a sweep takes, each engine's first ones: those of
+    the nearest token counts. Their workspace is what FlashInfer grants: a plan's own is known once it is built."""
+    by_engine, most = {}, frame.MAX_CANDIDATES - 1
+    for engine, knobs in dict.fromkeys(tactics):
+        by_engine.setdefault(engine, []).append((engine, knobs))
+    in_turn = [t for turn in itertools.zip_longest(*by_engine.values()) for t in turn if t is not None]
+    if len(in_turn) > most:
+        launches.say(f"cudnn_gemm: of {len(in_turn)} plans of {len(by_engine)} engines {most} are swept, as many of each engine")
     found = [frame.Candidate(tuner.NATIVE, "what FlashInfer runs untuned: cuDNN's first plan", "native", workspace_bytes)]
-    for engine, knobs in sorted(set(tactics)):
+    for engine, knobs in sorted(in_turn[:most]):
         words = " ".join(f"{knob}={value}" for knob, value in knobs)
         found.append(frame.Candidate(json_of((engine, knobs)), f"engine {engine} {words}".rstrip(), f"engine {engine}",
                                      workspace_bytes))
-    return found[:frame.MAX_CANDIDATES]
+    return found
 
 
 class Problem(launches.Launches):
@@ -189,6 +197,15 @@ class Problem(launches.Launches):
             return None
         return f"it wants a workspace of {wanted} bytes, more than FlashInfer's {self.workspace_bytes}"
 
+    def close(self):
+        # The buffer is FlashInfer's, for the whole process: as the last launch left it, it would be the next grant.
+        self.workspace.resize_(self.workspace_bytes)
+        held = self.workspace.untyped_storage()
+        if held.nbytes() > self.workspace_bytes:
+            held.resize_(self.workspace_bytes)
+        calls.of("forget_cudnn_graphs")()
+        super().close()
+
 
 # --- opening ---
 
@@ -204,9 +221,10 @@ def need_bytes(key):
 
 
 def open(device, key, seed, memory_cap_bytes, next):
-    del next  # plans are built in the order in which they are asked for; cuDNN's graphs are kept by FlashInfer
+    del next  # plans are built in the order in which they are asked for
     _check(device, key)
-    device.forget()  # of a problem that did not open
     with device.guard(frame.Unsupported):
+        calls.of("forget_cudnn_graphs")()  # of a problem that did not open
+        device.forget()
         launches.expect_memory(device, need_bytes(key), memory_cap_bytes)
         return Problem(device, key, seed)
