@@ -29,7 +29,7 @@ from flashinfer.jit import fused_moe as jit  # noqa: E402
 from flashinfer.jit import core as jit_core  # noqa: E402
 from flashinfer.quantization import fp4_quantization  # noqa: E402
 
-from tacticd.worker import calls, device, frame, keys, launches, moe  # noqa: E402
+from tacticd.worker import calls, device, frame, keys, launches, moe, timing  # noqa: E402
 from tacticd.worker.families import cutlass_moe, trtllm_moe  # noqa: E402
 
 IS_NEW = calls.numbers(version.__version__) >= (0, 7)
@@ -87,7 +87,7 @@ class Module:
     """fused_moe_90: what its functions were given is kept."""
 
     def __init__(self):
-        self.runs, self.inits, self.sizes = [], [], []
+        self.runs, self.inits, self.sizes, self.too_large = [], [], [], {DOES_NOT_FIT}
         self.interleave_moe_weights_for_sm90_mixed_gemm = None
 
     def set_deepgemm_jit_include_dirs(self, _folder):
@@ -97,7 +97,7 @@ class Module:
         self.inits.append(types_and_switches)
         return types.SimpleNamespace(
             get_gemm1_tactic_count=lambda: COUNT1, get_gemm2_tactic_count=lambda: COUNT2,
-            get_tactic_occupancy=lambda t: 0 if t == DOES_NOT_FIT else 1, run_moe=self.run_moe,
+            get_tactic_occupancy=lambda t: 0 if t in self.too_large else 1, run_moe=self.run_moe,
             get_workspace_size=self.size)
 
     def size(self, *args):
@@ -185,6 +185,19 @@ class Cutlass(unittest.TestCase):
     def test_who_is_listed(self):
         self.assertEqual([c.tactic for c in self.open().candidates], [-1, 2, 3])
         self.assertEqual([c.tactic for c in self.open(stage="gemm2").candidates], [-1, 5, 6, 7, 8])
+
+    def test_only_the_librarys_own_number_is_left_out(self):
+        self.module.too_large = {0, 4}  # what it runs without a file is not among what fits
+        self.assertEqual([c.tactic for c in self.open().candidates], [-1, 1, 2, 3])
+        self.assertEqual([c.tactic for c in self.open(stage="gemm2").candidates], [-1, 5, 6, 7, 8])
+
+    def test_no_memory_for_the_timer(self):
+        def none(_device):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.addCleanup(setattr, timing, "timer_of", timing.timer_of)
+        timing.timer_of = none
+        with self.assertRaisesRegex(frame.Memory, "out of memory"):
+            cutlass_moe.open(self.device, cutlass(), 5, CAP_BYTES, None)
 
     def test_each_is_run_with_the_other_product_at_its_default(self):
         for stage, at in (("gemm1", 0), ("gemm2", 1)):

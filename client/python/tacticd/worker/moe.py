@@ -22,15 +22,14 @@ def _module(maker):
     return calls.of(maker)()
 
 
-def expect_module(device, maker):
+def expect_module(maker):
     """The name of the compiled module that a call of calls.py makes. Raises frame.Unsupported if nobody has compiled it:
     that takes longer than the daemon waits for a problem to open."""
-    with device.guard(frame.Unsupported):
-        module = _module(maker)
-        if not module.is_compiled:
-            raise frame.Unsupported(f"FlashInfer's module {module.name} is not compiled here: start a server once, or put "
-                                    "it where prebuilt modules lie (flashinfer/data/aot)")
-        return module.name
+    module = _module(maker)
+    if not module.is_compiled:
+        raise frame.Unsupported(f"FlashInfer's module {module.name} is not compiled here: start a server once, or put "
+                                "it where prebuilt modules lie (flashinfer/data/aot)")
+    return module.name
 
 
 class Problem(launches.Launches):
@@ -40,12 +39,11 @@ class Problem(launches.Launches):
     def __init__(self, device, key, seed, memory_cap_bytes, maker, size_bytes):
         """maker: the call that names the compiled module; size_bytes: what the problem takes of the device's memory."""
         super().__init__(device)
-        self.key, self.module = key, expect_module(device, maker)
+        self.key, self.module = key, expect_module(maker)
         launches.expect_memory(device, size_bytes, memory_cap_bytes)
-        with device.guard(frame.Unsupported):
-            self._make(inputs.Seeds(seed))
-            self.candidates = self._list()
-            self.judge = self._judge()
+        self._make(inputs.Seeds(seed))
+        self.candidates = self._list()
+        self.judge = self._judge()
 
 
 def opener(problem, why_not):
@@ -55,8 +53,9 @@ def opener(problem, why_not):
         why = why_not(key)
         if why:
             raise frame.Unsupported(why)
-        device.forget()  # of a problem that did not open
-        return problem(device, key, seed, memory_cap_bytes)
+        with device.guard(frame.Unsupported):
+            device.forget()  # of a problem that did not open
+            return problem(device, key, seed, memory_cap_bytes)
     return open_problem
 
 

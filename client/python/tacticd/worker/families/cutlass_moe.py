@@ -127,11 +127,14 @@ class Problem(moe.Problem):
             use_fused_finalize=key["finalize"] == "fused", profile_ids=profile_ids, workspace_buffer=self.workspace)
 
     def _list(self):
-        """Native, and the tactics of this product that fit the device, less the first, which native is. Token counts
-        change nothing here: the list is the type's."""
+        """Native, and the tactics of this product that fit the device, less the library's own, which native is and which
+        may not be among them: the first number of either product (setRunnerProfiles). Token counts change nothing here:
+        the list is the type's."""
         asked = tuner.Tuner(f"trtllm::fused_moe::{self.key['stage']}", RUNNER).listen(lambda: self.run_pair(None))
-        found = calls.on("cutlass_moe_tactics", asked.runner(RUNNER))(asked.inputs, None)
-        numbers = sorted(map(int, found))[1:]
+        runner = asked.runner(RUNNER)
+        found = calls.on("cutlass_moe_tactics", runner)(asked.inputs, None)
+        own = 0 if self.key["stage"] == "gemm1" else runner.fused_moe_runner.get_gemm1_tactic_count()
+        numbers = [n for n in sorted(map(int, found)) if n not in (tuner.NATIVE, own)]
         if len(numbers) >= frame.MAX_CANDIDATES:
             raise frame.Unsupported(f"{len(numbers)} tactics are more than a sweep takes")
         return [self._candidate(tuner.NATIVE), *map(self._candidate, numbers)]
