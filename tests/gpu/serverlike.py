@@ -29,9 +29,11 @@ sys.path.insert(0, str(ROOT / "client/python"))
 SHAPES = ["6144,4096", "4096,4096", "28672,4096", "4096,14336"]  # qkv, out, gate_up, down
 BUCKETS = [1, 16, 64, 256, 512, 1024, 2048, 4096]
 ROUNDS = 30  # of `serve`
+LEAST_ROUNDS = 16  # of the oracle, unless the time is over
 KEY = ("cudnn_gemm,backend=flashinfer,a={a},b={a},out=bf16,batch={batch},m={m},n={n},k={k},a_scale={scale},b_scale={scale},"
        "a_major=k,b_major=k,bias=no,pdl_choice=caller")
 SEED = 20261203
+PROBE_M = 64
 TOO_SLOW = 3.0  # times the best look: no oracle needs to know how slow
 
 
@@ -70,22 +72,21 @@ def probe():
 
     gpu = device.find()
     print(f"{gpu.name}, compute capability {gpu.capability}, {gpu.sm_count} SMs")
-    for a in ("bf16", "e4m3", "e5m2"):
-        for m in (16, 1024):
-            begun = time.monotonic()
+    for a in ("bf16", "e4m3"):
+        begun = time.monotonic()
+        try:
+            problem = opened(gpu, key_of(PROBE_M, 4096, 4096, a))
+        except (frame.Unsupported, frame.Memory) as e:
+            print(f"{a} {PROBE_M}: refused: {e}", flush=True)
+            continue
+        print(f"{a} {PROBE_M}: {len(problem.candidates) - 1} plans listed in {time.monotonic() - begun:.1f} s, flush "
+              f"{problem.flush_us:.0f} us", flush=True)
+        for i in (0, 1):
             try:
-                problem = opened(gpu, key_of(m, 4096, 4096, a))
-            except (frame.Unsupported, frame.Memory) as e:
-                print(f"{a} {m}: refused: {e}", flush=True)
-                continue
-            print(f"{a} {m}: {len(problem.candidates) - 1} plans listed in {time.monotonic() - begun:.1f} s, flush "
-                  f"{problem.flush_us:.0f} us", flush=True)
-            for i in (0, 1):
-                try:
-                    print(f"  {problem.candidates[i].name}: {problem.look(i, 60000)}\n  {problem.check(i)}", flush=True)
-                except frame.Failed as e:
-                    print(f"  {problem.candidates[i].name}: failed: {e}", flush=True)
-            problem.close()
+                print(f"  {problem.candidates[i].name}: {problem.look(i, 60000)}\n  {problem.check(i)}", flush=True)
+            except frame.Failed as e:
+                print(f"  {problem.candidates[i].name}: failed: {e}", flush=True)
+        problem.close()
     return 0
 
 
@@ -161,20 +162,32 @@ def serve(args):
 # --- the oracle ---
 
 
-def judged(problem):
-    """{candidate: look's device time} of those that run, are right and are not hopeless."""
+class TimeIsUp(Exception):
+    """In the midst of a problem: it is left out."""
+
+
+def expect_time(end):
+    if time.monotonic() > end:
+        raise TimeIsUp
+
+
+def judged(problem, end):
+    """({candidate: look's device time} of those that run, are right and are not hopeless, {candidate: why} of the
+    others). Raises TimeIsUp."""
     from tacticd.worker import frame
 
     looks, lost = {}, {}
     for i in range(len(problem.candidates)):
+        expect_time(end)
         try:
             looks[i] = problem.look(i, 60000).timed.device_us
         except frame.Failed as e:
             lost[i] = str(e)
-    best = min(looks.values())
+    best = min(looks.values(), default=0.0)
     for i in [i for i, us in looks.items() if us > TOO_SLOW * best and i]:
         lost[i] = f"slow: {looks.pop(i):.1f} us"
     for i in list(looks):
+        expect_time(end)
         try:
             told = problem.check(i)
             why = None if told.ok else told.reason
@@ -186,9 +199,47 @@ def judged(problem):
     return looks, lost
 
 
+def measured(problem, most_rounds, until, end):
+    """A problem's row in oracle.json: as many rounds as there is time for until then, and no fewer than LEAST_ROUNDS.
+    Raises TimeIsUp."""
+    from tacticd.worker import frame
+
+    looks, lost = judged(problem, end)
+    samples, rounds = {i: [] for i in looks}, 0
+    while samples and rounds < most_rounds and (time.monotonic() < until or rounds < LEAST_ROUNDS):
+        expect_time(end)
+        order = list(samples)
+        random.shuffle(order)
+        for i in order:
+            try:
+                samples[i].append(problem.run(i).device_us)
+            except frame.Failed as e:
+                lost[i] = str(e)
+                del samples[i]
+        rounds += 1
+    tactics = [plain(c.tactic) for c in problem.candidates]
+    # Rounds are centred by their median, as the daemon does.
+    middle = [statistics.median(s[r] for s in samples.values()) for r in range(rounds if samples else 0)]
+    level = statistics.median(middle) if middle else 0.0
+    return {"listed": len(tactics), "rounds": len(middle),
+            "us": [[tactics[i], round(level * statistics.median(us / m for us, m in zip(s, middle)), 3)]
+                   for i, s in samples.items()],
+            "lost": [[tactics[i], why] for i, why in lost.items()]}
+
+
+def line_of(row):
+    """A row of oracle.json for people."""
+    times = {json.dumps(tactic): us for tactic, us in row["us"]}
+    if not times:
+        return f"none of {row['listed']} is right: {row['lost'][0][1] if row['lost'] else 'none is listed'}"
+    best = min(times, key=times.get)
+    native = f"{times['-1']:.1f} us" if "-1" in times else "lost"
+    return f"{len(times)} of {row['listed']} judged, {row['rounds']} rounds, native {native}, best {times[best]:.1f} us {best}"
+
+
 def oracle(args):
     """A problem more at each turn, so that who stops this has whole problems."""
-    from tacticd.worker import device
+    from tacticd.worker import device, frame
 
     gpu, end, told = device.find(), BEGUN + args.seconds, json.loads(args.out.read_text()) if args.out.exists() else {}
     todo = [(m, n, k) for n, k in args.shapes for m in args.buckets if name_of(m, n, k) not in told]
@@ -196,29 +247,19 @@ def oracle(args):
         if time.monotonic() > end - 5:
             break
         until = time.monotonic() + (end - time.monotonic()) / left
-        problem = opened(gpu, key_of(*at))
-        looks, lost = judged(problem)
-        samples, rounds = {i: [] for i in looks}, 0
-        while rounds < args.rounds and (time.monotonic() < until or rounds < 16):
-            order = list(looks)
-            random.shuffle(order)
-            for i in order:
-                samples[i].append(problem.run(i).device_us)
-            rounds += 1
-        tactics = [plain(c.tactic) for c in problem.candidates]
-        # Rounds are centred by their median, as the daemon does.
-        middle = [statistics.median(s[r] for s in samples.values()) for r in range(rounds)]
-        level = statistics.median(middle)
-        told[name_of(*at)] = {
-            "listed": len(tactics), "rounds": rounds,
-            "us": [[tactics[i], round(level * statistics.median(us / m for us, m in zip(s, middle)), 3)]
-                   for i, s in samples.items()],
-            "lost": [[tactics[i], why] for i, why in lost.items()]}
+        try:
+            problem = opened(gpu, key_of(*at))
+        except (frame.Unsupported, frame.Memory) as e:
+            print(f"{name_of(*at)}: refused: {e}", flush=True)
+            continue
+        try:
+            told[name_of(*at)] = measured(problem, args.rounds, until, end)
+        except TimeIsUp:
+            print(f"{name_of(*at)}: no time is left", flush=True)
+            break
         problem.close()
         write(args.out, told)
-        best = min(told[name_of(*at)]["us"], key=lambda row: row[1])
-        print(f"{name_of(*at)}: {len(looks)} of {len(tactics)} judged, {rounds} rounds, native "
-              f"{told[name_of(*at)]['us'][0][1]:.1f} us, best {best[1]:.1f} us {best[0]}", flush=True)
+        print(f"{name_of(*at)}: {line_of(told[name_of(*at)])}", flush=True)
     print(f"oracle: {len(told)} problems", flush=True)
     return 0
 

@@ -13,13 +13,18 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
+import types
 
 GPU = pathlib.Path(__file__).resolve().parents[1] / "gpu"
 sys.dont_write_bytecode = True
-sys.path.append(str(GPU))
+sys.path += [str(GPU), str(GPU.parents[1] / "client/python")]
 
+import serverlike  # noqa: E402
+import steps_flashinfer  # noqa: E402
 import steps_kinds  # noqa: E402
-from harness import expect, run  # noqa: E402
+from harness import Failure, expect, run  # noqa: E402
+from tacticd.worker import frame  # noqa: E402
 
 
 class Site:
@@ -147,6 +152,73 @@ def test_what_a_sweep_came_to_is_told_from_its_journal(_):
     expect(steps_kinds.trouble(case, steps_kinds.read({}, [])), "silence is no answer")
 
 
+def test_what_flashinfer_s_steps_say_of_the_time(_):
+    # Answered, refused, ended without an answer, not begun.
+    row = {"problem": "p", "kind": "hit", "refused": None, "ended": ""}
+    refused, none = {**row, "kind": "miss", "refused": "k: no", "ended": "refused"}, {**row, "kind": "miss", "ended": None}
+    for rows, is_over, wanted in (([row, refused], False, 0), ([row, none, none], True, 2)):
+        expect(steps_flashinfer.left_for_time(rows, is_over) == wanted, "another number", rows)
+    for rows, is_over in (([row, none], False), ([row, {**none, "ended": "native is wrong"}], True)):
+        try:
+            steps_flashinfer.left_for_time(rows, is_over)
+        except Failure as e:
+            expect("1 of 2 are not answered" in str(e), "another reason", e)
+        else:
+            raise Failure("an unanswered problem is not noticed", rows)
+    # A probe that would take all the time is ended, and its words are kept.
+    notes, real = {}, steps_flashinfer.LIKE
+    room = types.SimpleNamespace(is_dry=True, left=lambda: 3.0, note=lambda **found: notes.update(found))
+    with tempfile.TemporaryDirectory() as work:
+        steps_flashinfer.LIKE = pathlib.Path(work) / "slow.py"
+        steps_flashinfer.LIKE.write_text("import time\nprint('found', flush=True)\ntime.sleep(60)\n")
+        begun = time.monotonic()
+        try:
+            steps_flashinfer.probe(steps_flashinfer.Site(room, None, None))
+        finally:
+            steps_flashinfer.LIKE = real
+    expect(time.monotonic() - begun < 20 and notes == {"probe": "found\n", "probe_ended": False}, "the probe is not bounded", notes)
+
+
+class Judged:
+    """A problem of serverlike.py: candidates by the time that they take; None for one that does not run."""
+
+    def __init__(self, *us):
+        self.us = us
+        self.candidates = [types.SimpleNamespace(tactic=i - 1) for i in range(len(us))]
+
+    def look(self, i, _limit_ms):
+        return types.SimpleNamespace(timed=self.run(i))
+
+    def check(self, _):
+        return types.SimpleNamespace(ok=True)
+
+    def run(self, i):
+        if self.us[i] is None:
+            raise frame.Failed("it does not run")
+        return types.SimpleNamespace(device_us=self.us[i])
+
+
+def test_an_oracle_that_loses_candidates(_):
+    soon = time.monotonic() + 60
+
+    def row_of(*us):
+        row = serverlike.measured(Judged(*us), 20, soon, soon)
+        return row, serverlike.line_of(row)
+
+    row, line = row_of(30.0, 20.0, 25.0)
+    expect(row["us"] == [[-1, 30.0], [0, 20.0], [1, 25.0]] and "native 30.0 us, best 20.0 us 0" in line, "not its times", row, line)
+    row, line = row_of(None, 20.0, 25.0)
+    expect("native lost, best 20.0 us 0" in line and row["lost"] == [[-1, "it does not run"]], "a survivor is native", row, line)
+    row, line = row_of(None, None)
+    expect(row["us"] == [] and line == "none of 2 is right: it does not run", "none is left", row, line)
+    expect(serverlike.regret(row, -1) is None, "a regret of nothing")
+    try:
+        serverlike.measured(Judged(30.0), 20, soon, time.monotonic() - 1)
+    except serverlike.TimeIsUp:
+        return
+    raise Failure("it goes on after its end")
+
+
 def test_an_interruption_keeps_what_was_done(build):
     with tempfile.TemporaryDirectory() as work:
         site = Site(build, work)
@@ -174,4 +246,5 @@ def test_words_that_cannot_be(build):
 
 if __name__ == "__main__":
     run([test_every_step_and_its_results, test_every_kind_of_problem_and_what_cannot_be,
-         test_what_a_sweep_came_to_is_told_from_its_journal, test_an_interruption_keeps_what_was_done, test_words_that_cannot_be])
+         test_what_a_sweep_came_to_is_told_from_its_journal, test_what_flashinfer_s_steps_say_of_the_time,
+         test_an_oracle_that_loses_candidates, test_an_interruption_keeps_what_was_done, test_words_that_cannot_be])
