@@ -20,7 +20,7 @@ ROOT = HERE.parents[1]
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(ROOT / "client/python")]
 scratch = tempfile.TemporaryDirectory(prefix="flashinfer-")
-os.environ.update(FLASHINFER_WORKSPACE_BASE=scratch.name, FLASHINFER_LOGGING_LEVEL="error", FLASHINFER_CUDA_ARCH_LIST="9.0a 10.3a")
+os.environ.update(FLASHINFER_WORKSPACE_BASE=scratch.name, FLASHINFER_LOGGING_LEVEL="error", FLASHINFER_CUDA_ARCH_LIST="9.0a 10.3a 12.0a")
 
 import torch  # noqa: E402
 from flashinfer import tllm_enums, version  # noqa: E402
@@ -29,6 +29,7 @@ from flashinfer.jit import fused_moe as jit  # noqa: E402
 from flashinfer.jit import core as jit_core  # noqa: E402
 from flashinfer.quantization import fp4_quantization  # noqa: E402
 
+from tacticd import warm  # noqa: E402
 from tacticd.worker import calls, device, frame, keys, launches, moe, timing  # noqa: E402
 from tacticd.worker.families import cutlass_moe, trtllm_moe  # noqa: E402
 
@@ -424,6 +425,17 @@ class Names(unittest.TestCase):
             self.assertEqual(tllm_enums.ActivationType[name.capitalize()].value, number)
         self.assertEqual(tllm_enums.SfLayout.layout_linear.value, trtllm_moe.LINEAR)
         self.assertEqual(tllm_enums.RoutingMethodType.Renormalize.value, trtllm_moe.RENORMALIZE)
+
+    def test_servers_know_every_module_that_answers_name(self):
+        made = {"gen_jit_spec": lambda name, *_, **__: types.SimpleNamespace(name=name), "get_artifact": lambda *_: b"all",
+                "get_meta_hash": lambda *_: "", "ensure_symlink": lambda *_: None, "verify_symlinked_headers": lambda *_: None,
+                "trtllm_gen_fused_moe_build_inputs": lambda *_, **__: ([], [], [])}
+        makers = {*cutlass_moe.MAKERS.values(), "trtllm_moe_module"}
+        with stand_in(**made):
+            for maker, is_h20 in [*((m, False) for m in makers), ("cutlass_moe_sm90", IS_NEW)]:
+                with stand_in(_should_enable_sm90_moe_prebuilt_d_descriptor=lambda is_h20=is_h20: is_h20):
+                    name = calls.of(maker)().name
+                self.assertEqual(".".join(warm.FLASHINFER_SPECS[name]), calls.row(maker, version.__version__).path)
 
     def test_specs_say_whether_they_are_compiled(self):
         self.assertIsInstance(jit_core.JitSpecNvcc.is_compiled, property)

@@ -45,9 +45,11 @@ FLASHINFER_SPECS = {
     "trtllm_utils": ("flashinfer.jit.tllm_utils", "gen_trtllm_utils_module"),
     "fused_moe_89": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm89_module"),
     "fused_moe_90": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm90_module"),
+    "fused_moe_90_h20_prebuilt_d": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm90_module"),  # 0.7.4 on an H20
     "fused_moe_100": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm100_module"),
     "fused_moe_103": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm103_module"),
     "fused_moe_120": ("flashinfer.jit.fused_moe", "gen_cutlass_fused_moe_sm120_module"),
+    "fused_moe_trtllm_sm100": ("flashinfer.jit.fused_moe", "gen_trtllm_gen_fused_moe_sm100_module"),
 }
 
 
