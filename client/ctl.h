@@ -9,7 +9,7 @@
 #define CTL_MAX_ARGS           4096
 #define CTL_MAX_LIST           16 // times a LIST option may stand
 #define CTL_TIMEOUT_MS         5000
-#define CTL_SECTIONS_MAX_BYTES 256 // of --as, with its NUL
+#define CTL_SECTIONS_MAX_BYTES 2048 // of --as, with its NUL
 #define CTL_SOCKET             "/run/tacticd/lookup.sock"
 #define CTL_CONTROL            "/run/tacticd/control/sock"
 

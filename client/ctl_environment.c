@@ -83,15 +83,10 @@ static bool unite(struct fingerprint *into, const struct fingerprint *from, cons
     return true;
 }
 
-// The next name of a list with commas; "" at its end. Too long a name: cut off, for the daemon to
-// refuse.
-static const char *next_section(const char *list, char out[ASKER_AS_MAX_BYTES])
+static bool misused(int *code)
 {
-    size_t n = strcspn(list, ",");
-
-    snprintf(out, ASKER_AS_MAX_BYTES, "%.*s", (int)n, list);
-    list += n;
-    return list + strspn(list, ",");
+    *code = CTL_USAGE;
+    return false;
 }
 
 // As one section, or as a server would ask that has loaded the libraries of several.
@@ -101,21 +96,24 @@ static bool ask_as(struct ctl *c, const char *sections, int *code)
     char section[ASKER_AS_MAX_BYTES], who[CTL_SECTIONS_MAX_BYTES + 32];
     struct rec_fingerprint facts;
     unsigned n = 0;
+    size_t len;
 
-    if (strlen(sections) >= CTL_SECTIONS_MAX_BYTES || !*sections || *sections == ',') {
-        print_error("--as: names of worker sections, with commas, at most %d bytes",
-            CTL_SECTIONS_MAX_BYTES - 1);
-        *code = CTL_USAGE;
-        return false;
+    if (!*sections || strlen(sections) >= CTL_SECTIONS_MAX_BYTES) {
+        print_error("--as: names of worker sections, %d bytes at most", CTL_SECTIONS_MAX_BYTES - 1);
+        return misused(code);
     }
-    for (const char *at = sections; *at; n++) {
-        at = next_section(at, section);
+    for (const char *at = sections; *at; at += len + (at[len] == ',')) {
+        len = strcspn(at, ",");
+        if (len == 0 || len >= sizeof section) {
+            print_error("--as: '%.*s' is no worker section's name", (int)len, at);
+            return misused(code);
+        }
+        snprintf(section, sizeof section, "%.*s", (int)len, at);
         if (!hello_as(c, section, &one, code))
             return false;
-        if (!unite(&all, &one, sections)) {
-            *code = CTL_USAGE;
-            return false;
-        }
+        if (!unite(&all, &one, sections))
+            return misused(code);
+        n++;
     }
     if (n > 1) {
         c->asker.own = all;
@@ -130,15 +128,17 @@ static bool ask_as(struct ctl *c, const char *sections, int *code)
 
 bool ctl_asks_as(const struct ctl *c, const char *section)
 {
-    const char *at = c->o.opt_as;
-    char name[ASKER_AS_MAX_BYTES];
-    bool found = !at;
+    const size_t wanted = strlen(section);
+    size_t len;
 
-    while (at && *at && !found) {
-        at = next_section(at, name);
-        found = !strcmp(name, section);
+    if (!c->o.opt_as)
+        return true;
+    for (const char *at = c->o.opt_as; *at; at += len + (at[len] == ',')) {
+        len = strcspn(at, ",");
+        if (len == wanted && !memcmp(at, section, len))
+            return true;
     }
-    return found;
+    return false;
 }
 
 static void ask_as_ourselves(struct ctl *c, const char *why)

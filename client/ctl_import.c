@@ -67,6 +67,8 @@ static int read_recipe(const char *name, struct recipe **out, struct diag *d)
         snprintf(path, sizeof path, "%s/%s.json", folders[i], name);
         r = files_read(path, &text, &len, d);
     }
+    if (r == -ENOENT && !strchr(name, '/'))
+        diag_set(d, NULL, "it stands neither in %s nor in %s", folders[0], folders[1]);
     if (r)
         return r;
     r = recipe_read(text, len, path, out, d);
@@ -117,13 +119,8 @@ static bool choose(const struct ctl *c, const struct source *s, struct choice *o
     r = read_recipe(recipe, &out->recipe, &d);
     if (r == -ENOENT && !c->o.opt_recipe)
         return true; // the name's model is no recipe here
-    if (r == -ENOENT && !strchr(recipe, '/')) {
-        print_error("recipe %s: it stands neither in %s nor in %s", recipe, site_recipes(),
-            TACTICD_PACKAGED_DIR "/recipes");
-        return false;
-    }
     if (r) {
-        print_error("recipe %s: %s", recipe, r > 0 ? d.sentence : strerror(-r));
+        print_error("recipe %s: %s", recipe, d.sentence[0] ? d.sentence : strerror(-r));
         return false;
     }
     out->layout = layout ? recipe_layout(out->recipe, layout) : NULL;

@@ -159,8 +159,8 @@ def test_a_recipe_of_two_libraries(build):
         for args in ([], ["--as", "lt,gpu1"], ["--as", "gpu1,lt,gpu0"]):
             code, told, err = d.tunectl("table", "model", *args)
             expect(code == 0 and told["covered"] == told["total"] == 16, "the table is not whole", args, told, err)
-        for names, code_, sentence in (("lt,nobody", REFUSED, "worker section 'nobody'"), (",gpu0", 2, "names of worker sections"),
-                                       ("x" * 300, 2, "at most 255 bytes")):
+        for names, code_, sentence in (("lt,nobody", REFUSED, "worker section 'nobody'"), (",gpu0", 2, "is no worker section's name"),
+                                       ("x" * 64, 2, "is no worker section's name"), ("lt," * 700, 2, "2047 bytes at most")):
             code, out, err = run_text(d, "prepare", "model", "--as", names)
             expect(code == code_ and sentence in out + err, names, code, out, err)
 
