@@ -147,10 +147,10 @@ void device_close_if_empty(struct device *d)
 {
     unsigned n = d->n_parts;
 
-    if (!d->is_closing || !d->closed || d->worker || d->is_judging || d->is_loading ||
+    if (!d->is_closing || d->is_over || d->worker || d->is_judging || d->is_loading ||
         d->is_checking || d->is_publishing || d->decoding.is_busy || d->is_stepping)
         return;
-    d->is_closing = false; // once
+    d->is_over = true;
     device_drop_job(d);
     device_free_hello(d);
     buf_fini(&d->held);
@@ -316,8 +316,8 @@ void device_detach(struct device *d, unsigned section)
 {
     struct device_part *part;
 
-    if (d->closed && !d->is_closing)
-        return; // its handles and parts are being closed: a launcher is nothing to it any more
+    if (d->is_over)
+        return; // a launcher is nothing to it any more
     part = numbered(d, section);
     part->launcher = NULL;
     part->is_ready = false;

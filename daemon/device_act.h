@@ -37,7 +37,7 @@ struct device {
     struct device_part part[DEVICE_MAX_SECTIONS];
     unsigned n_parts;
     struct slow slow;
-    bool is_busy, is_closing, was_checked, is_held;
+    bool is_busy, is_closing, is_over, was_checked, is_held; // over: parts and handles are closed
     bool is_foreign, was_foreign; // others use the device; did since the request in hand
     struct buf marked;            // a line of the worker with what we know of others
     int probing;                  // part that is started for its hello only; -1 = none
