@@ -4,7 +4,6 @@
 // with all that was measured. Part of sweep.h; sweep_act.h says what comes in.
 #include <assert.h>
 #include <signal.h>
-
 #include <string.h>
 
 #include "daemon/sweep_act.h"
@@ -112,8 +111,8 @@ void sweep_act_lose_opening(struct sweep *s, const struct sweep_event *e)
         sweep_restart(s);
 }
 
-// A setting that kills is seldom alone: an engine of cuDNN's hung at each of 17 numbers of slices,
-// which costs a deadline and a worker each. What was looked at stays.
+// A setting that kills is seldom alone: an engine of cuDNN's killed it at each of 16 numbers of
+// slices, which costs a deadline and a worker each. What was looked at stays.
 static void leave_family(struct sweep *s, const char *family)
 {
     unsigned killers = 0;

@@ -389,7 +389,7 @@ static uint32_t read_knobs(const struct lister *w, int64_t index, struct knob_in
 }
 
 // Slices of the sum: powers of two. Any other number is accepted, and hangs or faults: all of the
-// 17 that cuDNN 9.19 was asked for on an H200 (docs/results/gpu-sweeps-h200-2026-12-03b.txt).
+// 16 that cuDNN 9.19 was asked for on an H200 (docs/results/gpu-sweeps-h200-2026-12-03b.txt).
 static uint32_t spread_slices(const struct knob_info *k, int64_t out[CUDNN_MAX_VALUES])
 {
     uint32_t n = 0;
