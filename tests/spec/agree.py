@@ -8,9 +8,13 @@ Each sweep starts with an empty state directory, so nothing is remembered. The j
 of all N sweeps of a problem, read from their journals: per candidate the median over rounds of its log time
 minus native's in the same round. A pair of sweeps agrees if it chose the same tactic, or tactics that the judge
 puts within 1 %. Noisy and contaminated sweeps are counted apart; a contaminated one is asked again, at most
-twice. With --seconds no more than the least number of sweeps begins after that time: on a CPU whose cache holds hundreds
-of MiB one takes half a minute, for its weights must be cold. Fails below 95 % of pairs, or above 10 % noisy; where others had more than 10 % of the CPUs meanwhile, by the
-kernel's account of them, that is no judgement, and is skipped loudly (status 77).
+twice. With --seconds no more than the least number of sweeps begins after that time: on a CPU whose cache holds
+hundreds of MiB one takes half a minute, for its weights must be cold.
+
+Of 20 sweeps and more, 95 % of pairs must agree and at most 10 % may be noisy. Of fewer, one sweep that differs
+spoils many pairs. So these fail where sweeps like the worst allowed ones (2.5 % differ from the rest, which makes
+5 % of pairs; 10 % are noisy) would come out so once in a hundred times. Where others had more than 10 % of the
+CPUs meanwhile, by the kernel's account of them, that is no judgement, and is skipped loudly (status 77).
 """
 import argparse
 import collections
@@ -30,6 +34,8 @@ import harness  # noqa: E402
 SAME = 0.01        # tactics that the pool puts closer than this are equal
 WANT_PAIRS = 0.95  # share of pairs that must agree
 MAX_NOISY = 0.10   # share of sweeps that may end noisy
+FEW_SWEEPS = 20    # of each problem; with fewer, sweeps are counted, not pairs
+BY_CHANCE = 0.01   # how seldom few sweeps of the worst allowed kind may come out worse than those at hand
 MIN_SHARE = 0.5  # of a problem's sweeps must have an answer; others' programs may disturb the rest
 MAX_OTHERS = 0.10  # share of the CPUs' time that others may have where it is to be judged
 MAX_SWEEP_S = 300  # no sweep of these problems takes longer, also beside other load
@@ -123,18 +129,26 @@ def sweep_once(build, keys, chosen, noisy, contaminated, pool, kernels):
 
 
 def judge(key, chosen, pool):
-    """(pairs, agreeing pairs, distinct choices, worst distance) of one problem."""
+    """(pairs, agreeing pairs, sweeps that differ from the most chosen, distinct choices, worst distance) of one problem."""
     value = {None: 0.0, **{t: statistics.median(v) for t, v in pool[key].items()}}
     picks = chosen[key]
-    pairs = agree = 0
-    worst = 0.0
-    for i, a in enumerate(picks):
-        for b in picks[i + 1:]:
-            distance = abs(math.expm1(value.get(a, 0.0) - value.get(b, 0.0)))
-            pairs += 1
-            agree += a == b or distance <= SAME
-            worst = max(worst, distance if a != b else 0.0)
-    return pairs, agree, len(set(picks)), worst
+
+    def apart(a, b):
+        return abs(math.expm1(value.get(a, 0.0) - value.get(b, 0.0))) if a != b else 0.0
+
+    distances = [apart(a, b) for i, a in enumerate(picks) for b in picks[i + 1:]]
+    most = collections.Counter(picks).most_common(1)
+    return (len(distances), sum(d <= SAME for d in distances), sum(apart(p, most[0][0]) > SAME for p in picks),
+            len(set(picks)), max(distances, default=0.0))
+
+
+def most_by_chance(count, share):
+    """The most of `count` that may be so where each is so with this probability: more come once in a hundred times."""
+    most, beyond = -1, 1.0
+    while beyond > BY_CHANCE:
+        most += 1
+        beyond -= math.comb(count, most) * share ** most * (1 - share) ** (count - most)
+    return most
 
 
 def main():
@@ -165,11 +179,12 @@ def main():
         print(f"sweep {i + 1}/{args.sweeps} done", file=sys.stderr, flush=True)
 
     print(f"{'m':>4} {'n':>6} {'k':>5}  sweeps  choices  pairs agree  worst   noisy  contaminated  most chosen")
-    total_pairs = total_agree = total = 0
+    total_pairs = total_agree = total_differ = total = 0
     for key in keys:
         dims = dict(d.split("=", 1) for d in key.split(",")[1:])
-        pairs, agree, choices, worst = judge(key, chosen, pool)
+        pairs, agree, differ, choices, worst = judge(key, chosen, pool)
         total_pairs, total_agree, total = total_pairs + pairs, total_agree + agree, total + len(chosen[key])
+        total_differ += differ
         most = collections.Counter(chosen[key]).most_common(1)
         name = kernels.get(key, {}).get(most[0][0], "native") if most else "-"
         print(f"{dims['m']:>4} {dims['n']:>6} {dims['k']:>5}  {len(chosen[key]):>6}  {choices:>7}  "
@@ -182,7 +197,14 @@ def main():
     if missing:
         print(f"{missing} sweeps gave no answer: the machine was too busy")
     print(f"others had {100 * others.share():.1f} % of the CPUs")
-    if share < WANT_PAIRS or noise > MAX_NOISY:
+    if args.sweeps < FEW_SWEEPS:
+        may_differ, may_be_noisy = (most_by_chance(total, p) for p in (1 - math.sqrt(WANT_PAIRS), MAX_NOISY))
+        print(f"few sweeps: {total_differ} differ from the rest, at most {may_differ}; "
+              f"{sum(noisy.values())} noisy, at most {may_be_noisy}")
+        is_bad = total_differ > may_differ or sum(noisy.values()) > may_be_noisy
+    else:
+        is_bad = share < WANT_PAIRS or noise > MAX_NOISY
+    if is_bad:
         if others.share() <= MAX_OTHERS:
             return 1
         print("skipped: others took this machine's CPUs; they agree too seldom, or were noisy too often, for whatever reason")

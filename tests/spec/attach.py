@@ -510,7 +510,8 @@ def test_a_launchers_other_child(build):
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as launcher:
             try:
                 told = d.wait_for(lambda: row(d).get("pid"), 10, "the worker's pid")
-                name = pathlib.Path(f"/proc/{told}/cmdline").read_bytes()
+                # Nothing stands there between fork and exec.
+                name = d.wait_for(lambda: pathlib.Path(f"/proc/{told}/cmdline").read_bytes(), 5, "its command line")
                 expect(b"fake_worker" in name, "another child is taken for the worker", name)
             finally:
                 os.killpg(launcher.pid, signal.SIGKILL)
